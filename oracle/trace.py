@@ -285,8 +285,26 @@ class Crash(Record, tag="crash", frozen=True, array_like=True):
 
 
 AnyRecord = (
-    Add | Lookup | Split | Allocate | Cache | Commit | Evict | Take | Touch | Free | Pin | Table
-    | Preempt | Finish | Reset | Step | Output | Snapshot | End | Crash
+    Add
+    | Lookup
+    | Split
+    | Allocate
+    | Cache
+    | Commit
+    | Evict
+    | Take
+    | Touch
+    | Free
+    | Pin
+    | Table
+    | Preempt
+    | Finish
+    | Reset
+    | Step
+    | Output
+    | Snapshot
+    | End
+    | Crash
 )
 
 Trace = tuple[Header, list[AnyRecord]]

@@ -1,0 +1,5 @@
+"""What must be decided: the split, the lookup, retention and the worker, as plain Python over integers.
+
+Standard library only. One concept a file, each opening with one sentence. The same functions are run
+by the judge on integers and explored by the prover on symbolic ones.
+"""

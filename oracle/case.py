@@ -1,0 +1,157 @@
+"""The case before the judge: the facts of one trace, the requests seen so far, and where findings go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oracle.cache_index import CacheIndex
+from oracle.geometry import geometry_class
+from oracle.prefixes import Prefixes
+from oracle.trace import Header
+from oracle.verdict import Finding, Verdict
+from reference import geometry, split
+from reference.policy import POLICIES, Policy
+from reference.rules import RULES
+from reference.worker import Memory
+
+
+@dataclass
+class RequestState:
+    """What is known of one request.
+
+    ``ids``: prefix ids of its tokens, outputs that are not sampled yet included. ``known``: tokens that
+    the scheduler knows. ``looked_up``: junction of its last lookup (None before the first).
+    ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have
+    been considered for the cache. ``tainted``: rules that this request has broken already.
+    """
+
+    name: str
+    ids: list[int]
+    output: str
+    prompt: int
+    known: int
+    groups: int
+    looked_up: int | None = None
+    hit: int = 0
+    computed: int = 0
+    preemptions: int = 0
+    tables: list[list[int]] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    tainted: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tables = [[] for _ in range(self.groups)]
+        self.cached = [0] * self.groups
+
+
+class Case:
+    """Everything that the checks share. ``release`` None means: no policy, invariants only."""
+
+    def __init__(self, header: Header, release: str | None, rules: frozenset[str] | None) -> None:
+        self.header = header
+        self.setup = setup = header.setup
+        self.scenario = scenario = header.scenario
+        self.policy: Policy | None = POLICIES[release] if release is not None else None
+        self.rules = frozenset(RULES) if rules is None else rules
+        self.groups = tuple(
+            geometry.Group(group.kind, group.block, group.window or 0, drops)
+            for group, drops in zip(scenario.geometry.groups, setup.drop_groups, strict=True)
+        )
+        self.split_setting = split.SplitSetting(
+            grid=setup.split_grid,
+            hash_block=setup.hash_block,
+            scheduler_block=setup.scheduler_block,
+            room=room(header),
+            block_drop=setup.block_drop,
+            partial_hits=setup.partial_hits,
+            lookahead=setup.lookahead_hash,
+            exact_junction=setup.exact_junction,
+        )
+        self.prefixes = Prefixes()
+        self.index = CacheIndex()
+        self.memory = Memory(self.groups)
+        self.requests: dict[str, RequestState] = {}
+        self.verdict = Verdict()
+        self.geometry = geometry_class(scenario)
+        self.record = -1
+        self.step = 0
+        self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
+
+    def judged(self, rule: str) -> bool:
+        """Note that ``rule`` has something to judge here; False if it is not asked for."""
+        if rule not in self.rules:
+            return False
+        counts = self.verdict.judged
+        counts[rule] = counts.get(rule, 0) + 1
+        return True
+
+    def cover(self, event: str, times: int = 1) -> None:
+        """Count an event for the coverage table."""
+        counts = self.verdict.coverage
+        counts[event] = counts.get(event, 0) + times
+
+    def allow(self, difference: str) -> None:
+        """Count a named allowed difference."""
+        counts = self.verdict.allowed
+        counts[difference] = counts.get(difference, 0) + 1
+
+    def report(
+        self,
+        rule: str,
+        decision: str,
+        reason: str,
+        *,
+        request: str = "",
+        group: int = -1,
+        block: int = -1,
+        expected: object = "",
+        actual: object = "",
+    ) -> None:
+        """Record a finding, unless this request has broken the same rule before."""
+        if rule not in self.rules:
+            return
+        state = self.requests.get(request)
+        if state is not None:
+            if rule in state.tainted:
+                return
+            state.tainted.add(rule)
+        self.verdict.findings.append(
+            Finding(
+                rule=rule,
+                decision=decision,
+                geometry=self.geometry,
+                step=self.step,
+                record=self.record,
+                reason=reason,
+                request=request,
+                group=group,
+                block=block,
+                expected=str(expected),
+                actual=str(actual),
+            )
+        )
+
+    def grow_ids(self, state: RequestState, tokens: int) -> list[int]:
+        """The request's prefix ids, reaching at least ``tokens`` tokens into its future output."""
+        missing = tokens + 1 - len(state.ids)
+        if missing > 0:
+            self.prefixes.extend(state.ids, state.output, len(state.ids) - 1 - state.prompt, missing)
+        return state.ids
+
+    def hashed(self, known: int) -> int:
+        """How many of ``known`` tokens have hashes."""
+        unit = self.setup.hash_block
+        return max(known - self.setup.lookahead_hash, 0) // unit * unit
+
+    def name(self, group: int) -> str:
+        """A group in words, for texts."""
+        spec = self.groups[group]
+        return f"group {group} ({spec.kind}, block {spec.block})"
+
+
+def room(header: Header) -> int:
+    """The most tokens one chunk can get: the budget, or a smaller long-prefill threshold."""
+    limits = header.scenario.limits
+    if limits.long_prefill_threshold > 0:
+        return min(limits.budget, limits.long_prefill_threshold)
+    return limits.budget

@@ -1,0 +1,201 @@
+"""Checks of what enters the cache: M3 against the reference, R1 and R2 as predicates.
+
+A ``cache`` record opens a window: the commits of that group and request that follow, until a record of
+another kind, are what the engine made of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oracle.cache_index import Entry
+from oracle.case import Case, RequestState
+from oracle.trace import Cache, Commit
+from reference import boundaries, retention, tails
+from reference.arithmetic import ceil_div
+from reference.policy import NEWEST, Policy
+
+
+@dataclass
+class Window:
+    """One call of a group's caching: its record, the block numbers considered, and the commits seen."""
+
+    record: Cache
+    state: RequestState
+    first: int
+    end: int
+    expected: set[tuple[int, int]]
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+
+def open_window(case: Case, record: Cache) -> Window:
+    """Work out what this call should commit, as pairs of position and block, and move the cursor."""
+    state = case.requests[record.request]
+    policy = case.policy or NEWEST
+    spec = case.groups[record.group]
+    first = state.cached[record.group]
+    reach = min(record.tokens, case.hashed(state.known)) if policy.commits_hashed_only else record.tokens
+    end = max(reach // spec.block, first)
+    window = Window(record, state, first, end, set())
+    if case.policy is not None:
+        _expect_blocks(case, policy, window)
+        _expect_tail(case, policy, window)
+    state.cached[record.group] = end
+    return window
+
+
+def _list_of_boundaries(case: Case, policy: Policy, window: Window) -> tuple[int, ...]:
+    """The request's boundary list, for the group of the window."""
+    state = window.state
+    return boundaries.boundary_list(
+        policy,
+        case.groups[window.record.group],
+        state.prompt,
+        state.looked_up or 0,
+        case.setup.scheduler_block,
+        any(case.setup.drop_groups),
+    )
+
+
+def mask_alignment(case: Case, policy: Policy) -> int:
+    """The unit that masks floor boundaries to, in tokens."""
+    if policy.mask_alignment == "scheduler block":
+        return case.setup.scheduler_block
+    return case.setup.alignment
+
+
+def _expect_blocks(case: Case, policy: Policy, window: Window) -> None:
+    """Full blocks that the mask keeps and that the table still holds."""
+    table = window.state.tables[window.record.group]
+    spec = case.groups[window.record.group]
+    alignment = mask_alignment(case, policy)
+    positions = _list_of_boundaries(case, policy, window)
+    for number in range(window.first, min(window.end, len(table))):
+        if table[number] and retention.keep(spec, number, alignment, case.setup.retention, positions):
+            window.expected.add(((number + 1) * spec.block, table[number]))
+
+
+def _expect_tail(case: Case, policy: Policy, window: Window) -> None:
+    """The partial tail, where this call reaches it."""
+    record, state, spec = window.record, window.state, case.groups[window.record.group]
+    table = state.tables[record.group]
+    position = 0
+    if spec.kind == "full" and spec.block != case.setup.hash_block:
+        position = tails.full_tail(
+            policy, spec, state.prompt, case.setup.hash_block, case.hashed(state.known)
+        )
+        if position > record.tokens:
+            position = 0
+    elif spec.kind == "mamba":
+        tail = tails.mamba_tail(
+            policy,
+            spec,
+            state.prompt,
+            case.setup.hash_block,
+            case.setup.block_drop,
+            case.setup.lookahead_hash,
+        )
+        if record.tokens == tail or _at_exact_junction(case, window):
+            position = record.tokens
+    column = ceil_div(position, spec.block) - 1
+    if position > 0 and column < len(table) and table[column]:
+        window.expected.add((position, table[column]))
+
+
+def _at_exact_junction(case: Case, window: Window) -> bool:
+    """With the opt-in, a chunk that ends on a junction inside the prompt registers its state there."""
+    junction, tokens = window.state.looked_up or 0, window.record.tokens
+    return (
+        case.setup.exact_junction
+        and tokens == junction
+        and tokens % case.setup.hash_block == 0
+        and window.state.computed < tokens <= window.state.prompt
+    )
+
+
+def note_commit(case: Case, window: Window, record: Commit, entry: Entry) -> None:
+    """A commit inside the window."""
+    window.seen.add((record.position, record.block))
+
+
+def close_window(case: Case, window: Window) -> None:
+    """Compare what was committed with what should have been."""
+    group = window.record.group
+    present = {
+        (entry.position, block)
+        for block in {block for _, block in window.expected}
+        | {block for block in window.state.tables[group] if block}
+        for entry in case.index.by_block.get(block, ())
+        if entry.group == group
+    }
+    if case.policy is not None and case.judged("M3"):
+        missing = window.expected - window.seen - present
+        extra = window.seen - window.expected
+        if missing or extra:
+            _report_difference(case, window, missing, extra)
+    if case.groups[group].kind != "full" and window.end > window.first:
+        _check_retention(case, window, present | window.seen)
+
+
+def _report_difference(
+    case: Case, window: Window, missing: set[tuple[int, int]], extra: set[tuple[int, int]]
+) -> None:
+    """M3: the mask or the tails differ from the reference's."""
+    record, state = window.record, window.state
+    case.report(
+        "M3",
+        "commit",
+        f"{record.request} (prompt {state.prompt}, known {state.known}, junction {state.looked_up or 0}) may cache "
+        f"its first {record.tokens} tokens in {case.name(record.group)}, blocks {window.first} to {window.end - 1} "
+        f"are new; the reference keeps {_positions(window.expected)}, the engine committed {_positions(window.seen)}",
+        request=record.request,
+        group=record.group,
+        expected=f"also {_positions(missing)}" if missing else "nothing more",
+        actual=f"also {_positions(extra)}" if extra else "nothing more",
+    )
+
+
+def _positions(pairs: set[tuple[int, int]]) -> str:
+    """Positions in words."""
+    if not pairs:
+        return "nothing"
+    return "positions " + ", ".join(str(position) for position, _ in sorted(pairs))
+
+
+def _check_retention(case: Case, window: Window, kept: set[tuple[int, int]]) -> None:
+    """R1 and R2: the tails of the junction and of the whole boundary list are kept."""
+    policy = case.policy or NEWEST
+    junction = window.state.looked_up or 0
+    positions = _list_of_boundaries(case, policy, window)
+    if junction > 0 and case.setup.retention == 0 and case.judged("R1"):
+        _check_tails(case, window, kept, "R1", (junction,), "junction")
+    if case.policy is not None and case.judged("R2"):
+        _check_tails(case, window, kept, "R2", positions, "boundary list")
+
+
+def _check_tails(
+    case: Case, window: Window, kept: set[tuple[int, int]], rule: str, positions: tuple[int, ...], what: str
+) -> None:
+    """Every block of the tails of ``positions`` that this call passed over is in the cache."""
+    group = window.record.group
+    spec, table = case.groups[group], window.state.tables[group]
+    alignment = mask_alignment(case, case.policy or NEWEST)
+    if spec.kind == "swa" and alignment % spec.block != 0:
+        alignment = spec.block
+    for number in range(window.first, min(window.end, len(table))):
+        wanted = any(retention.in_tail(spec, number, position, alignment) for position in positions)
+        end = (number + 1) * spec.block
+        if wanted and table[number] and (end, table[number]) not in kept:
+            case.report(
+                rule,
+                "commit",
+                f"{window.record.request} has the {what} {', '.join(map(str, positions))}; block {number} of "
+                f"{case.name(group)} (up to token {end}) is part of its tail, was full, and was not kept "
+                f"under interval {case.setup.retention}",
+                request=window.record.request,
+                group=group,
+                block=table[number],
+                expected=f"block up to {end} kept",
+                actual="not kept",
+            )
+            return

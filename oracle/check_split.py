@@ -1,0 +1,136 @@
+"""Checks of the split: S1 to S4, and M1 against the reference."""
+
+from __future__ import annotations
+
+from oracle.case import Case
+from oracle.trace import Split
+from reference import rules, split
+from reference.policy import NEWEST
+
+
+def check_split(case: Case, record: Split) -> None:
+    """Judge one chunk's split."""
+    finish = split.prefill_end(record.prompt, record.known)
+    prefills = record.start < finish
+    case.cover("split")
+    if record.granted < record.asked:
+        case.cover("chunk stopped")
+    if record.granted == 0:
+        case.cover("empty chunk")
+    if case.judged("S1") and not rules.chunk_within_asked(record.asked, record.granted):
+        _report(
+            case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked"
+        )
+    if prefills:
+        _check_end(case, record, finish)
+        _check_stops(case, record)
+        _check_empty(case, record, finish)
+    _check_junction(case, record)
+    if case.policy is not None and case.judged("M1"):
+        predicted = split.split(
+            case.policy,
+            case.split_setting,
+            record.start,
+            record.asked,
+            record.prompt,
+            record.known,
+            record.junction,
+        )
+        if predicted != record.granted:
+            _report(
+                case,
+                "M1",
+                record,
+                f"{predicted} tokens (end {record.start + predicted})",
+                "the split decided otherwise",
+            )
+
+
+def _check_end(case: Case, record: Split, finish: int) -> None:
+    """S2: where a chunk short of the prefill end may end."""
+    setting, policy = case.split_setting, case.policy or NEWEST
+    stops = [split.partial_tail(policy, setting, record.prompt)]
+    if setting.exact_junction:
+        stops.append(record.junction)
+    if case.judged("S2") and not rules.chunk_end_is_useful(
+        record.start, record.granted, finish, case.mamba_blocks, stops, setting.room
+    ):
+        blocks = " and ".join(str(block) for block in case.mamba_blocks)
+        _report(
+            case,
+            "S2",
+            record,
+            f"an end on a multiple of {blocks}",
+            f"prefill goes on to {finish}, and the state after {record.start + record.granted} tokens is no "
+            "boundary state, so the next chunk starts inside a block",
+        )
+
+
+def _check_stops(case: Case, record: Split) -> None:
+    """S3: which positions a chunk may not run across."""
+    setting, policy = case.split_setting, case.policy or NEWEST
+    last = split.last_cacheable_position(policy, setting, record.known)
+    tail = split.partial_tail(policy, setting, record.prompt)
+    stops = {"last cacheable position": last}
+    for block in case.mamba_blocks:
+        if record.start % block != 0:
+            stops[f"boundary of a block of {block}"] = (record.start // block + 1) * block
+    if last < tail < record.prompt:
+        stops["partial tail"] = tail
+    if record.start < record.junction < record.start + record.granted:
+        stops["junction"] = split.junction_stop(setting, record.start, record.prompt, record.junction)
+    if case.judged("S3") and not rules.chunk_crosses_no_stop(
+        record.start, record.granted, list(stops.values())
+    ):
+        end = record.start + record.granted
+        name, stop = min(
+            ((name, stop) for name, stop in stops.items() if record.start < stop < end),
+            key=lambda item: item[1],
+        )
+        _report(case, "S3", record, f"a stop at {stop}", f"the chunk runs across the {name} at {stop}")
+
+
+def _check_empty(case: Case, record: Split, finish: int) -> None:
+    """S4: when a chunk may come out empty. It holds from 0.27 on."""
+    if case.policy is not None and not case.policy.allows_wide_blocks:
+        case.verdict.unjudged["S4"] = "0.26 has another rule for empty chunks"
+        return
+    setting = case.split_setting
+    if case.judged("S4") and not rules.chunk_empty_only_when_short(
+        record.start, record.asked, record.granted, finish, setting.grid, setting.room
+    ):
+        wanted = "some tokens" if record.granted == 0 else "no tokens"
+        _report(
+            case, "S4", record, wanted, "whether a chunk is empty follows from the next block boundary alone"
+        )
+
+
+def _check_junction(case: Case, record: Split) -> None:
+    """L3, its second part: the junction that the request carries is the one of its last lookup."""
+    state = case.requests.get(record.request)
+    if state is None or state.looked_up is None or not case.judged("L3"):
+        return
+    if record.junction != state.looked_up:
+        case.report(
+            "L3",
+            "split",
+            f"the lookup at its admission gave {record.request} the junction {state.looked_up}, and no lookup "
+            f"came since, but the split sees {record.junction}",
+            request=record.request,
+            expected=state.looked_up,
+            actual=record.junction,
+        )
+
+
+def _report(case: Case, rule: str, record: Split, expected: str, why: str) -> None:
+    """A finding about a chunk, with the whole decision in words."""
+    end = record.start + record.granted
+    case.report(
+        rule,
+        "split",
+        f"{record.request} (prompt {record.prompt}, known {record.known}, junction {record.junction}) asked for "
+        f"{record.asked} tokens from {record.start} and got {record.granted}, up to {end}: {why}",
+        request=record.request,
+        expected=expected,
+        actual=f"{record.granted} tokens (end {end})",
+    )

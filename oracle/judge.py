@@ -1,0 +1,445 @@
+"""The judge: one linear pass over a trace, from records to findings.
+
+It follows the engine's free choices (which request first, which block) and keeps beside them a ghost of
+GPU memory (``reference.worker``). Invariants are predicates that know no release; conformance (M rules)
+compares with the reference under a policy. After a finding the judge adopts the engine's state and goes on.
+
+What a clean verdict adds up to: *every judged trace of the engine is allowed by the reference* (tested,
+here), and *the reference has the invariant for all inputs* (proved, in ``spec/``), hence the claim about
+the engine, for the judged traces and no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from oracle import trace
+from oracle.cache_index import Entry
+from oracle.case import Case, RequestState
+from oracle.check_commits import Window, close_window, note_commit, open_window
+from oracle.check_lookup import check_lookup
+from oracle.check_split import check_split
+from oracle.ledger import Ledger
+from oracle.verdict import Verdict
+from reference.arithmetic import floor_to
+from reference.worker import UNWRITTEN, Chunk, Read
+
+IDLE_STEPS_LIMIT = 40
+"""P1: after so many steps in a row without any token, while a request waits, the engine is stuck."""
+
+
+class BadTrace(ValueError):
+    """A trace that cannot be judged; the text is one line that says what is wrong and how to mend it."""
+
+
+class Judge:
+    """Judges one trace, record by record.
+
+    ``release``: whose policy the build is compared with, None for invariants only. ``rules``: the ids to
+    judge (None: all). Feed the records in order, then ``close()`` gives the verdict. A record that
+    cannot follow what came before raises ``BadTrace``.
+    """
+
+    def __init__(
+        self, header: trace.Header, release: str | None, rules: frozenset[str] | None = None
+    ) -> None:
+        self.case = case = Case(header, release, rules)
+        self.ledger = Ledger(case)
+        self.window: Window | None = None
+        self.pending: list[Entry] = []
+        self.evicted: dict[int, Entry] = {}
+        self.idle_steps = 0
+        self.in_flight = 0
+        self.crashed = False
+        self.ended = False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            trace.Add: self._add,
+            trace.Lookup: self._lookup,
+            trace.Split: self._split,
+            trace.Allocate: self._allocate,
+            trace.Cache: self._cache,
+            trace.Commit: self._commit,
+            trace.Evict: self._evict,
+            trace.Take: lambda record: self.ledger.take(record.blocks),
+            trace.Touch: lambda record: self.ledger.add(record.blocks, 1),
+            trace.Free: lambda record: self.ledger.add(record.blocks, -1),
+            trace.Pin: lambda record: self.ledger.add(record.blocks, record.delta),
+            trace.Table: lambda record: self.ledger.table(self._request(record.request), record),
+            trace.Preempt: self._preempt,
+            trace.Finish: self._finish,
+            trace.Reset: self._reset,
+            trace.Step: self._step,
+            trace.Output: self._output,
+            trace.Snapshot: self._snapshot,
+            trace.End: self._end,
+            trace.Crash: self._crash,
+        }
+        for point in header.missing:
+            case.verdict.unjudged[point] = f"this build has no decision point for {point}"
+
+    def feed(self, record: trace.AnyRecord) -> None:
+        """Judge one record."""
+        self.case.record += 1
+        kind = type(record)
+        if self.window is not None and kind is not trace.Commit and kind is not trace.Evict:
+            close_window(self.case, self.window)
+            self.window = None
+        self._handlers[kind](record)
+
+    def close(self) -> Verdict:
+        """End of the trace."""
+        if self.window is not None:
+            close_window(self.case, self.window)
+            self.window = None
+        verdict = self.case.verdict
+        verdict.records = self.case.record + 1
+        if self.ended or self.crashed:
+            self.case.judged("P3")
+        else:
+            verdict.unjudged["end"] = "the trace breaks off before its end"
+        if self.case.policy is None:
+            verdict.unjudged["M1, M2, M3, R2"] = "no policy: the build is judged by the invariants"
+        return verdict
+
+    def _request(self, name: str) -> RequestState:
+        """The state of a request that was added before."""
+        state = self.case.requests.get(name)
+        if state is None:
+            raise BadTrace(f"record {self.case.record} speaks of request {name!r}, which was never added")
+        return state
+
+    def _add(self, record: trace.Add) -> None:
+        ids = self.case.prefixes.of_prompt(record.prompt)
+        self.case.requests[record.request] = RequestState(
+            record.request,
+            ids,
+            record.output,
+            record.prompt_tokens,
+            record.prompt_tokens,
+            len(self.case.groups),
+        )
+
+    def _lookup(self, record: trace.Lookup) -> None:
+        self._request(record.request).known = record.known
+        check_lookup(self.case, record)
+
+    def _split(self, record: trace.Split) -> None:
+        check_split(self.case, record)
+
+    def _allocate(self, record: trace.Allocate) -> None:
+        if not record.granted:
+            self.case.cover("allocation refused")
+
+    def _cache(self, record: trace.Cache) -> None:
+        self.window = open_window(self.case, record)
+
+    def _commit(self, record: trace.Commit) -> None:
+        entry = self._entry_of(record)
+        if entry is None:
+            return
+        if self.window is not None and record.request:
+            note_commit(self.case, self.window, record, entry)
+        self.case.index.add(entry)
+        self.pending.append(entry)
+
+    def _entry_of(self, record: trace.Commit) -> Entry | None:
+        """What the hash names: the tokens of the request it was made from, or what it named before it moved."""
+        case = self.case
+        if not record.request:
+            moved = self.evicted.get(record.digest)
+            if moved is None:
+                case.verdict.unjudged["moved hash"] = "a hash came from nowhere that the trace shows"
+                return None
+            return Entry(
+                record.group,
+                record.block,
+                moved.key,
+                moved.position,
+                record.digest,
+                moved.content,
+                moved.following,
+            )
+        spec = case.groups[record.group]
+        state = self._request(record.request)
+        reach = record.position + case.setup.lookahead_hash
+        ids = case.grow_ids(state, max(reach, record.position + 1))
+        named = case.index.names.setdefault(record.digest, (ids[reach], record.position))
+        if named != (ids[reach], record.position) and case.judged("C1"):
+            case.report(
+                "C1",
+                "commit",
+                f"the hash given to block {record.block} in {case.name(record.group)} is called the first "
+                f"{record.position} tokens of {record.request}, and was made from other tokens before",
+                request=record.request,
+                group=record.group,
+                block=record.block,
+            )
+        first = floor_to(record.position - 1, spec.block)
+        content = [ids[record.position]] if spec.kind == "mamba" else ids[first + 1 : record.position + 1]
+        following = ids[record.position + 1] if state.known > record.position else 0
+        return Entry(
+            record.group, record.block, ids[reach], record.position, record.digest, content, following
+        )
+
+    def _evict(self, record: trace.Evict) -> None:
+        self.case.cover("eviction")
+        for entry in self.case.index.remove_block(record.block):
+            self.evicted[entry.digest] = entry
+
+    def _preempt(self, record: trace.Preempt) -> None:
+        self.case.cover("preemption")
+        state = self._request(record.request)
+        state.preemptions += 1
+        state.cached = [0] * len(state.cached)
+        state.computed = 0
+
+    def _finish(self, record: trace.Finish) -> None:
+        self.case.cover("abort" if record.reason == "aborted" else "finish")
+
+    def _reset(self, record: trace.Reset) -> None:
+        if record.done:
+            self.case.cover("reset")
+            self.case.index.clear()
+
+    def _step(self, record: trace.Step) -> None:
+        case = self.case
+        case.step = record.index
+        case.verdict.steps += 1
+        self.in_flight += 1
+        self._check_limits(record)
+        self._check_progress(record)
+        self._run_worker(record)
+        self._check_content()
+        self.ledger.check("step")
+        self.evicted.clear()
+        for item in record.scheduled:
+            self._request(item.request).computed = item.planned + item.tokens
+
+    def _check_limits(self, record: trace.Step) -> None:
+        """A3."""
+        case = self.case
+        limits = case.scenario.limits
+        if not case.judged("A3"):
+            return
+        total = sum(item.tokens for item in record.scheduled)
+        if total > limits.budget:
+            case.report(
+                "A3",
+                "step",
+                f"the step holds {total} tokens",
+                expected=f"at most {limits.budget}",
+                actual=total,
+            )
+        count = max(len(record.scheduled), record.running)
+        if count > limits.sequences:
+            case.report(
+                "A3", "step", f"{count} sequences run", expected=f"at most {limits.sequences}", actual=count
+            )
+        for item in record.scheduled:
+            if item.tokens < 1 or item.start < 0 or not 0 <= item.accepted <= item.drafts < item.tokens:
+                case.report(
+                    "A3",
+                    "step",
+                    f"{item.request} is scheduled with {item.tokens} tokens from {item.start}, {item.drafts} of them "
+                    f"drafts",
+                    request=item.request,
+                    expected="positive counts",
+                    actual=f"{item.tokens} tokens, {item.drafts} drafts",
+                )
+
+    def _check_progress(self, record: trace.Step) -> None:
+        """P1: some request advances in every ``IDLE_STEPS_LIMIT`` steps while one waits."""
+        if record.scheduled or record.waiting + record.running == 0:
+            self.idle_steps = 0
+            return
+        self.idle_steps += 1
+        if self.case.judged("P1") and self.idle_steps == IDLE_STEPS_LIMIT:
+            self.case.report(
+                "P1",
+                "step",
+                f"{record.waiting} requests wait and {record.running} run, and none got a token in "
+                f"{IDLE_STEPS_LIMIT} steps",
+                expected="some request advances",
+                actual="none does",
+            )
+
+    def _run_worker(self, record: trace.Step) -> None:
+        """The step as the worker executes it, into the ghost; C2 for what it reads."""
+        case, memory = self.case, self.case.memory
+        memory.drop(record.finished)
+        memory.drop(record.preempted)
+        memory.zero(record.zero)
+        if record.copies:
+            case.cover("copy", len(record.copies))
+            memory.copy(record.copies)
+        chunks = []
+        for item in record.scheduled:
+            state = self._request(item.request)
+            if item.fresh and state.preemptions:
+                case.cover("resumed")
+            if item.accepted:
+                case.cover("draft accepted")
+            ids = case.grow_ids(state, item.start + item.tokens + 1)
+            chunks.append(
+                Chunk(
+                    item.request,
+                    item.start,
+                    item.tokens,
+                    item.drafts,
+                    item.accepted,
+                    item.fresh,
+                    item.blocks,
+                    ids,
+                )
+            )
+        if chunks:
+            case.judged("C2")
+            memory.forward(chunks, self._report_read)
+
+    def _report_read(self, read: Read) -> None:
+        """C2: a read that did not find its content."""
+        case = self.case
+        spec = case.groups[read.group]
+        what = (
+            f"the state after {read.position} tokens" if spec.kind == "mamba" else f"position {read.position}"
+        )
+        found = "nothing that was written" if read.found == UNWRITTEN else "other tokens"
+        case.report(
+            "C2",
+            "step",
+            f"{read.request} reads {what} from block {read.block} in {case.name(read.group)}, which holds {found} there",
+            request=read.request,
+            group=read.group,
+            block=read.block,
+            expected=what + f" of {read.request}",
+            actual=found,
+        )
+
+    def _check_content(self) -> None:
+        """C1 for hashes that are new, and for hashed blocks that were written."""
+        case, index = self.case, self.case.index
+        entries = [entry for entry in self.pending if entry in index.by_block.get(entry.block, ())]
+        for block in case.memory.written:
+            entries.extend(index.by_block.get(block, ()))
+        case.memory.written.clear()
+        self.pending.clear()
+        for entry in entries:
+            if entry.reported or not case.judged("C1"):
+                continue
+            content = case.memory.content(entry.group, entry.block)
+            if content is None or content[: len(entry.content)] != entry.content:
+                self._report_content(entry, content)
+
+    def _report_content(self, entry: Entry, content: list[int] | None) -> None:
+        """C1: a hash names what the block does not hold."""
+        case = self.case
+        entry.reported = True
+        spec = case.groups[entry.group]
+        held = self._words(content, entry, spec.kind == "mamba")
+        what = (
+            f"the state after {entry.position} tokens"
+            if spec.kind == "mamba"
+            else f"tokens up to {entry.position}"
+        )
+        case.report(
+            "C1",
+            "commit",
+            f"block {entry.block} in {case.name(entry.group)} is hashed as {what}, and holds {held}: who hits it "
+            "computes on from there",
+            group=entry.group,
+            block=entry.block,
+            expected=what,
+            actual=held,
+        )
+        case.memory.adopt(entry.group, entry.block, 0, entry.content)
+        case.memory.written.discard(entry.block)
+
+    def _words(self, content: list[int] | None, entry: Entry, is_state: bool) -> str:
+        """What a block holds, in words."""
+        if content is None or not any(content):
+            return "nothing that was written"
+        if is_state:
+            depth, prefix = 0, content[0]
+            while prefix > 1:
+                prefix = self.case.prefixes.parents[prefix]
+                depth += 1
+            return f"the state after {depth} tokens" if content[0] > 0 else "the state after a wrong draft"
+        wrong = sum(have != want for have, want in zip(content, entry.content, strict=False))
+        return f"other content in {wrong} of {len(entry.content)} slots"
+
+    def _output(self, record: trace.Output) -> None:
+        self.in_flight -= 1
+        for request, tokens in record.sampled:
+            self._request(request).known += tokens
+
+    def _snapshot(self, record: trace.Snapshot) -> None:
+        """The folded deltas must equal the whole state; A1, as the trace's own cross-check."""
+        self.case.cover("snapshot")
+        difference = self.ledger.compare(record)
+        if self.case.judged("A1") and difference:
+            self.case.report("A1", "snapshot", f"the state is not what the deltas add up to: {difference}")
+
+    def _end(self, record: trace.End) -> None:
+        self.ended = True
+        self.ledger.check("end")
+        self._check_content()
+        if self.case.judged("P1") and record.unfinished:
+            self.case.report(
+                "P1",
+                "step",
+                f"after {record.steps} steps {', '.join(record.unfinished)} had not ended",
+                request=record.unfinished[0],
+                expected="every request ends",
+                actual=f"{len(record.unfinished)} never did",
+            )
+
+    def _crash(self, record: trace.Crash) -> None:
+        self.crashed = True
+        self.case.report(
+            "P3",
+            f"{record.kind} {record.where}".strip(),
+            f"the engine ended with {record.kind}: {record.message}",
+            expected="the scenario runs to its end",
+            actual=record.kind,
+        )
+
+
+def judge_lines(lines: Iterable[bytes], release: str | None, rules: frozenset[str] | None = None) -> Verdict:
+    """Judge a trace from its JSON lines, header first.
+
+    Raises ``BadTrace`` with one clear line for a trace that is empty, malformed or of another version.
+    """
+    lines = iter(lines)
+    first = next(lines, None)
+    if first is None:
+        raise BadTrace("the trace is empty: it needs a header line and lines of records")
+    judge = Judge(read_header(first), release, rules)
+    for number, line in enumerate(lines, 2):
+        try:
+            records = trace.records_decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadTrace(
+                f"line {number} of the trace is no list of records ({error}); was the file cut off?"
+            ) from None
+        for record in records:
+            judge.feed(record)
+    return judge.close()
+
+
+def read_header(line: bytes) -> trace.Header:
+    """The header line, or ``BadTrace``."""
+    try:
+        header = trace.header_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadTrace(
+            f"the first line is no trace header ({error}); `kvoracle schema` prints the format"
+        ) from None
+    if header.kvoracle_trace != trace.TRACE_FORMAT_VERSION:
+        raise BadTrace(
+            f"the trace has format {header.kvoracle_trace}, this kvoracle reads {trace.TRACE_FORMAT_VERSION}: "
+            "record it again, or judge it with the version that wrote it"
+        )
+    return header

@@ -1,0 +1,50 @@
+"""The shape of a cache: its groups and the units that follow from their block sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from reference.arithmetic import ceil_div
+
+Kind = Literal["full", "swa", "mamba"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A KV-cache group: layers that share a block table.
+
+    ``block``: block size in tokens. ``window``: attention window in tokens, for ``swa`` only (0
+    otherwise). ``drops``: under the EAGLE drop this group gives up (attention) its last matched block.
+    """
+
+    kind: Kind
+    block: int
+    window: int = 0
+    drops: bool = False
+
+    @property
+    def spec(self) -> tuple[str, int, int]:
+        """What makes two groups look alike to the lookup, which then treats them as one."""
+        return (self.kind, self.block, self.window)
+
+
+def scheduler_block(groups: Iterable[Group]) -> int:
+    """The least common multiple of the groups' block sizes, in tokens: what whole-block hits align to."""
+    return math.lcm(*(group.block for group in groups))
+
+
+def blocks_needed_for_hit(group: Group) -> int:
+    """*Need*: how many blocks in a row a hit of a sparse group takes.
+
+    1 for Mamba, whose one block holds the whole state. For a sliding window the window less the token
+    that is about to be computed, in blocks, and one more where EAGLE peeks a block ahead.
+    Full attention needs every block, so it has no such number (ValueError).
+    """
+    if group.kind == "mamba":
+        return 1
+    if group.kind == "swa":
+        return ceil_div(group.window - 1, group.block) + (1 if group.drops else 0)
+    raise ValueError("a full-attention hit needs every block of the prefix")

@@ -1,0 +1,331 @@
+"""The worker: what each block of GPU memory really holds after the worker ran a step.
+
+Content is named by *prefix ids*: the id of a prefix stands for its exact tokens, ``prefixes[n]`` for a
+request's first n tokens. The attention slot of position p holds ``prefixes[p + 1]`` (keys and values
+depend on all tokens up to p), a Mamba block holds ``prefixes[n]``, the state after n tokens. Within a step
+the engine's worker drops finished requests, zeroes new blocks, runs the block copies as one gather and
+scatter, appends to its block tables, then for Mamba carries the running state into the block of this
+step, runs the forward pass, and with drafts moves the accepted boundary state to its own block. Source:
+the releases' ``v1/worker/gpu_model_runner.py`` and ``v1/worker/mamba_utils.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from reference.arithmetic import ceil_div
+from reference.geometry import Group
+
+UNWRITTEN = 0
+"""Content of a slot that nothing was written to (or zeroes)."""
+DRAFT = -1
+"""Content that came from a draft token which turned out wrong."""
+
+NULL_BLOCK = 0
+
+
+@dataclass(frozen=True)
+class Read:
+    """A read that did not find what it needs. ``found`` is what is there, ``needed`` the prefix id."""
+
+    request: str
+    group: int
+    block: int
+    position: int
+    needed: int
+    found: int
+
+
+@dataclass
+class Running:
+    """What the worker keeps of one request: its block table per group and its running Mamba state.
+
+    ``state_column``: per group, the table column that held the state last (-1: none yet).
+    ``accepted``: per group, how many columns past it, plus one, the state of the last step ended.
+    ``checked``: per group, the version of each column's block when its content was last found right.
+    """
+
+    tables: list[list[int]]
+    state_column: list[int]
+    accepted: list[int]
+    checked: list[dict[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What the worker computes of one request in one step (tokens).
+
+    It computes ``tokens`` tokens from position ``start``; the last ``drafts`` are draft tokens of which
+    the first ``accepted`` are right. ``fresh``: new or resumed, so ``blocks`` is its whole table; else
+    ``blocks`` is appended. ``prefixes``: prefix ids of at least its first start + tokens tokens.
+    """
+
+    request: str
+    start: int
+    tokens: int
+    drafts: int
+    accepted: int
+    fresh: bool
+    blocks: Sequence[Sequence[int]]
+    prefixes: Sequence[int]
+
+
+class Memory:
+    """The blocks of the pool, as the worker leaves them.
+
+    A block's bytes are shared by all groups, so a block holds content of the one group that wrote it last.
+    ``owner[b]`` is that group, ``slots[b]`` its content (one prefix id a token slot; one in all for Mamba),
+    ``version[b]`` grows with every write.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = groups
+        self.owner: dict[int, int] = {}
+        self.slots: dict[int, list[int]] = {}
+        self.version: dict[int, int] = {}
+        self.sequences: dict[str, Running] = {}
+        self.written: set[int] = set()
+
+    def content(self, group: int, block: int) -> list[int] | None:
+        """What a block holds as seen by ``group``, or None if another group (or nobody) wrote it."""
+        return self.slots[block] if self.owner.get(block) == group else None
+
+    def adopt(self, group: int, block: int, offset: int, content: Sequence[int]) -> None:
+        """Make slots of a block hold ``content``, without a step: used once a fault has been reported."""
+        self._open(group, block)[offset : offset + len(content)] = content
+
+    def _open(self, group: int, block: int) -> list[int]:
+        """The slots of a block for writing by ``group``."""
+        self.version[block] = self.version.get(block, 0) + 1
+        self.written.add(block)
+        if self.owner.get(block) != group:
+            self.owner[block] = group
+            spec = self.groups[group]
+            self.slots[block] = [UNWRITTEN] * (1 if spec.kind == "mamba" else spec.block)
+        return self.slots[block]
+
+    def drop(self, requests: Iterable[str]) -> None:
+        """Finished and preempted requests leave the worker's batch."""
+        for request in requests:
+            self.sequences.pop(request, None)
+
+    def zero(self, blocks: Iterable[int]) -> None:
+        """Blocks are zeroed before anything else happens in the step."""
+        for block in blocks:
+            self.owner.pop(block, None)
+            self.version[block] = self.version.get(block, 0) + 1
+            self.written.add(block)
+
+    def copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        """All copies at once: a copy never sees another one of the same step."""
+        gathered = [
+            (target, self.owner.get(source), list(self.slots.get(source, ()))) for source, target in copies
+        ]
+        for target, owner, slots in gathered:
+            self.version[target] = self.version.get(target, 0) + 1
+            self.written.add(target)
+            if owner is None:
+                self.owner.pop(target, None)
+            else:
+                self.owner[target] = owner
+                self.slots[target] = slots
+
+    def append_tables(self, chunk: Chunk) -> Running:
+        """Bring the worker's table of a request up to date."""
+        if chunk.fresh or chunk.request not in self.sequences:
+            count = len(self.groups)
+            self.sequences[chunk.request] = Running(
+                [list(blocks) for blocks in chunk.blocks],
+                [-1] * count,
+                [1] * count,
+                [{} for _ in range(count)],
+            )
+            for number, spec in enumerate(self.groups):
+                if spec.kind == "mamba" and chunk.start > 0:
+                    self.sequences[chunk.request].state_column[number] = (chunk.start - 1) // spec.block
+            return self.sequences[chunk.request]
+        sequence = self.sequences[chunk.request]
+        for table, blocks in zip(sequence.tables, chunk.blocks, strict=True):
+            table.extend(blocks)
+        return sequence
+
+    def forward(self, chunks: Sequence[Chunk], report: Callable[[Read], None]) -> None:
+        """Run one step. Every read that does not find the content it needs is given to ``report``.
+
+        Attention writes all of a layer's new slots before it reads, so a request may read what another
+        writes in the same step. Mamba has no such order: initial states are read before any is written.
+        """
+        running = [(chunk, self.append_tables(chunk)) for chunk in chunks]
+        for number, spec in enumerate(self.groups):
+            if spec.kind == "mamba":
+                self._mamba_step(number, spec, running, report)
+                continue
+            for chunk, sequence in running:
+                self._write_slots(number, spec, chunk, sequence, report)
+            for chunk, sequence in running:
+                self._read_slots(number, spec, chunk, sequence, report)
+
+    def _write_slots(
+        self, number: int, spec: Group, chunk: Chunk, sequence: Running, report: Callable[[Read], None]
+    ) -> None:
+        """Write the new slots of one chunk: real tokens and right drafts, then the drafts that were wrong."""
+        table = sequence.tables[number]
+        real_end = chunk.start + chunk.tokens - chunk.drafts + chunk.accepted
+        end = chunk.start + chunk.tokens
+        position = chunk.start
+        while position < end:
+            column = position // spec.block
+            stop = min((column + 1) * spec.block, end)
+            block = table[column] if column < len(table) else NULL_BLOCK
+            if block == NULL_BLOCK:
+                report(
+                    Read(chunk.request, number, NULL_BLOCK, position, chunk.prefixes[position + 1], UNWRITTEN)
+                )
+            else:
+                right = max(min(stop, real_end) - position, 0)
+                new = list(chunk.prefixes[position + 1 : position + 1 + right])
+                new += [DRAFT] * (stop - position - right)
+                offset = position - column * spec.block
+                self._open(number, block)[offset : offset + len(new)] = new
+            position = stop
+
+    def _read_slots(
+        self, number: int, spec: Group, chunk: Chunk, sequence: Running, report: Callable[[Read], None]
+    ) -> None:
+        """Check the slots before ``start`` that the chunk's tokens attend to.
+
+        A block that did not change since it was last found right is not looked at again.
+        """
+        first = max(chunk.start - spec.window + 1, 0) if spec.kind == "swa" else 0
+        table, checked = sequence.tables[number], sequence.checked[number]
+        for column in range(first // spec.block, ceil_div(chunk.start, spec.block)):
+            block = table[column] if column < len(table) else NULL_BLOCK
+            version = self.version.get(block, 0)
+            if checked.get(column) == version and block != NULL_BLOCK:
+                continue
+            begin = max(column * spec.block, first)
+            stop = min((column + 1) * spec.block, chunk.start)
+            if self._slots_hold(number, spec, chunk, block, begin, stop, report) and stop % spec.block == 0:
+                checked[column] = version
+
+    def _slots_hold(
+        self,
+        number: int,
+        spec: Group,
+        chunk: Chunk,
+        block: int,
+        begin: int,
+        stop: int,
+        report: Callable[[Read], None],
+    ) -> bool:
+        """Whether a block holds the request's own tokens at positions ``begin`` to ``stop``."""
+        content = self.content(number, block) if block != NULL_BLOCK else None
+        needed = chunk.prefixes[begin + 1 : stop + 1]
+        offset = begin % spec.block
+        if content is not None and content[offset : offset + len(needed)] == needed:
+            return True
+        found = content[offset : offset + len(needed)] if content is not None else [UNWRITTEN] * len(needed)
+        for index, (want, have) in enumerate(zip(needed, found, strict=True)):
+            if want != have:
+                report(Read(chunk.request, number, block, begin + index, want, have))
+                break
+        return False
+
+    def _mamba_step(
+        self,
+        number: int,
+        spec: Group,
+        running: Sequence[tuple[Chunk, Running]],
+        report: Callable[[Read], None],
+    ) -> None:
+        """One step of a Mamba group: carry states over, read them, write new ones, keep accepted ones."""
+        moves = []
+        for chunk, sequence in running:
+            current = ceil_div(chunk.start + chunk.tokens, spec.block) - 1
+            previous = sequence.state_column[number]
+            if previous != -1 and previous != current:
+                source = self._column(sequence, number, previous + sequence.accepted[number] - 1)
+                moves.append((source, self._column(sequence, number, current)))
+                sequence.accepted[number] = 1
+            sequence.state_column[number] = current
+        self._move_states(number, moves)
+        for chunk, sequence in running:
+            self._read_state(number, chunk, sequence, report)
+        for chunk, sequence in running:
+            self._write_states(number, chunk, sequence)
+        self._move_states(
+            number,
+            [
+                move
+                for chunk, sequence in running
+                for move in self._accepted_boundary(number, spec, chunk, sequence)
+            ],
+        )
+
+    def _column(self, sequence: Running, number: int, column: int) -> int:
+        """The block in a table's column, the null block where the table does not reach."""
+        table = sequence.tables[number]
+        return table[column] if 0 <= column < len(table) else NULL_BLOCK
+
+    def _move_states(self, number: int, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy states between blocks, all sources read before any target is written."""
+        gathered = [(self.content(number, source), target) for source, target in moves]
+        for content, target in gathered:
+            if target != NULL_BLOCK:
+                self._open(number, target)[0] = content[0] if content is not None else UNWRITTEN
+
+    def _read_state(
+        self, number: int, chunk: Chunk, sequence: Running, report: Callable[[Read], None]
+    ) -> None:
+        """The forward pass starts from the state after ``start`` tokens."""
+        if chunk.start == 0:
+            return
+        column = sequence.state_column[number] + sequence.accepted[number] - 1
+        block = self._column(sequence, number, column)
+        content = self.content(number, block) if block != NULL_BLOCK else None
+        found = content[0] if content is not None else UNWRITTEN
+        if found != chunk.prefixes[chunk.start]:
+            report(Read(chunk.request, number, block, chunk.start, chunk.prefixes[chunk.start], found))
+
+    def _write_states(self, number: int, chunk: Chunk, sequence: Running) -> None:
+        """Without drafts one state, after the last token; with drafts one after each token, a column each."""
+        current = sequence.state_column[number]
+        if chunk.drafts == 0:
+            self._write_state(number, sequence, current, chunk.prefixes[chunk.start + chunk.tokens])
+            return
+        real = chunk.tokens - chunk.drafts + chunk.accepted
+        for index in range(chunk.drafts + 1):
+            tokens = chunk.tokens - chunk.drafts + index
+            state = chunk.prefixes[chunk.start + tokens] if tokens <= real else DRAFT
+            self._write_state(number, sequence, current + index, state)
+
+    def _write_state(self, number: int, sequence: Running, column: int, state: int) -> None:
+        """Write one state to the block in a column, if there is one."""
+        block = self._column(sequence, number, column)
+        if block != NULL_BLOCK:
+            self._open(number, block)[0] = state
+
+    def _accepted_boundary(
+        self, number: int, spec: Group, chunk: Chunk, sequence: Running
+    ) -> list[tuple[int, int]]:
+        """With drafts: where the accepted tokens passed a block boundary, its state moves to its own block."""
+        if chunk.drafts == 0:
+            sequence.accepted[number] = 1
+            return []
+        sequence.accepted[number] = chunk.accepted + 1
+        first = chunk.start + chunk.tokens - chunk.drafts
+        boundary = (first + chunk.accepted) // spec.block * spec.block
+        if boundary < first:
+            return []
+        current = sequence.state_column[number]
+        column = current + boundary - first
+        if column == boundary // spec.block - 1:
+            sequence.accepted[number] = 1
+            return []
+        return [
+            (
+                self._column(sequence, number, column),
+                self._column(sequence, number, boundary // spec.block - 1),
+            )
+        ]
