@@ -201,7 +201,7 @@ def _check_numbers(scenario: Scenario) -> Iterator[str]:
             yield f"{name} is {value}; it must be {allowed}"
     if not 0.0 <= features.watermark < 1.0:
         yield f"features.watermark is {features.watermark}; it is a share of the pool, at least 0 and below 1"
-    if limits.budget < limits.sequences:
+    if 1 <= limits.budget < limits.sequences:
         yield (
             f"limits.budget ({limits.budget}) is below limits.sequences ({limits.sequences});"
             " an engine refuses a step that could not hold one token of each sequence"

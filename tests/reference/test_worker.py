@@ -1,0 +1,101 @@
+"""The worker's memory: what a step leaves in each block, and which reads it catches."""
+
+from __future__ import annotations
+
+from reference.geometry import Group
+from reference.worker import DRAFT, Chunk, Memory, Read
+
+FULL, MAMBA = Group("full", 4), Group("mamba", 4)
+IDS = list(range(100, 200))
+
+
+def chunk(name: str, start: int, tokens: int, blocks: list[list[int]], **more: int) -> Chunk:
+    return Chunk(
+        name, start, tokens, more.get("drafts", 0), more.get("accepted", 0), bool(more.get("fresh", 0)), blocks, IDS
+    )
+
+
+def run(memory: Memory, *chunks: Chunk) -> list[Read]:
+    reads: list[Read] = []
+    memory.forward(chunks, reads.append)
+    return reads
+
+
+def test_attention_fills_slots_and_reads_them_back() -> None:
+    memory = Memory([FULL])
+    assert run(memory, chunk("r", 0, 6, [[1, 2]], fresh=1)) == []
+    assert memory.content(0, 1) == IDS[1:5]
+    assert memory.content(0, 2) == [*IDS[5:7], 0, 0]
+    assert run(memory, chunk("r", 6, 1, [[]])) == []
+
+
+def test_a_read_of_what_was_never_written_is_caught_once_a_block() -> None:
+    memory = Memory([FULL])
+    reads = run(memory, chunk("r", 6, 1, [[1, 2]], fresh=1))
+    assert [(read.block, read.position, read.found) for read in reads] == [(1, 0, 0), (2, 4, 0)]
+
+
+def test_a_window_does_not_read_what_lies_before_it() -> None:
+    memory = Memory([Group("swa", 4, 3)])
+    assert [read.position for read in run(memory, chunk("r", 6, 1, [[0, 2]], fresh=1))] == [4]
+
+
+def test_another_group_overwrites_a_block() -> None:
+    memory = Memory([FULL, Group("full", 4)])
+    run(memory, chunk("a", 0, 4, [[1], [2]], fresh=1))
+    run(memory, chunk("b", 0, 4, [[3], [1]], fresh=1))
+    assert memory.content(0, 1) is None
+    assert [read.group for read in run(memory, chunk("a", 4, 1, [[5], [6]]))] == [0]
+
+
+def test_wrong_drafts_leave_garbage_that_the_next_step_overwrites() -> None:
+    memory = Memory([FULL])
+    run(memory, chunk("r", 0, 4, [[1, 2]], fresh=1))
+    run(memory, chunk("r", 4, 3, [[]], drafts=2, accepted=1))
+    assert memory.content(0, 2) == [IDS[5], IDS[6], DRAFT, 0]
+    assert run(memory, chunk("r", 6, 1, [[]])) == []
+
+
+def test_copies_see_the_memory_before_the_step() -> None:
+    memory = Memory([FULL])
+    run(memory, chunk("r", 0, 4, [[1]], fresh=1))
+    memory.copy([(1, 2), (2, 3)])
+    assert memory.content(0, 2) == IDS[1:5]
+    assert memory.content(0, 3) is None
+
+
+def test_a_state_is_carried_to_the_next_block_and_kept_in_the_old_one() -> None:
+    memory = Memory([MAMBA])
+    run(memory, chunk("r", 0, 4, [[1]], fresh=1))
+    assert run(memory, chunk("r", 4, 2, [[2]])) == []
+    assert memory.content(0, 1) == [IDS[4]]
+    assert memory.content(0, 2) == [IDS[6]]
+
+
+def test_inside_a_block_the_state_is_overwritten_in_place() -> None:
+    memory = Memory([MAMBA])
+    run(memory, chunk("r", 0, 3, [[1]], fresh=1))
+    assert run(memory, chunk("r", 3, 2, [[2]])) == [], "running over a boundary"
+    assert memory.content(0, 1) == [IDS[3]], "leaves the state at 3 where the state at 4 belongs"
+
+
+def test_a_hit_starts_from_the_state_in_its_column() -> None:
+    memory = Memory([MAMBA])
+    run(memory, chunk("a", 0, 4, [[1]], fresh=1))
+    assert run(memory, chunk("b", 4, 2, [[1, 2]], fresh=1)) == []
+    assert [read.position for read in run(memory, chunk("c", 4, 2, [[3, 4]], fresh=1))] == [4]
+
+
+def test_mamba_does_not_see_a_state_of_the_same_step() -> None:
+    memory = Memory([MAMBA])
+    reads = run(memory, chunk("a", 0, 4, [[1]], fresh=1), chunk("b", 4, 2, [[1, 2]], fresh=1))
+    assert [read.request for read in reads] == ["b"]
+
+
+def test_accepted_drafts_move_the_boundary_state_to_its_block() -> None:
+    memory = Memory([MAMBA])
+    run(memory, chunk("r", 0, 3, [[1, 2, 3]], fresh=1))
+    # Token 3 and two drafts: the first draft is right, so 5 tokens are known to be computed.
+    assert run(memory, chunk("r", 3, 3, [[4]], drafts=2, accepted=1)) == []
+    assert memory.content(0, 1) == [IDS[4]], "state at the boundary, in the boundary's own block"
+    assert run(memory, chunk("r", 5, 3, [[]], drafts=2, accepted=2)) == []
