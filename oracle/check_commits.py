@@ -183,7 +183,11 @@ def _check_tails(
     if spec.kind == "swa" and alignment % spec.block != 0:
         alignment = spec.block
     for number in range(window.first, min(window.end, len(table))):
-        wanted = any(retention.in_tail(spec, number, position, alignment) for position in positions)
+        # A boundary below the first aligned position is a hit of 0 tokens, which needs nothing.
+        wanted = any(
+            position >= alignment and retention.in_tail(spec, number, position, alignment)
+            for position in positions
+        )
         end = (number + 1) * spec.block
         if wanted and table[number] and (end, table[number]) not in kept:
             case.report(

@@ -64,7 +64,7 @@ class Judge:
             trace.Commit: self._commit,
             trace.Evict: self._evict,
             trace.Take: lambda record: self.ledger.take(record.blocks),
-            trace.Touch: lambda record: self.ledger.add(record.blocks, 1),
+            trace.Touch: lambda record: self.ledger.touch(record.blocks),
             trace.Free: lambda record: self.ledger.add(record.blocks, -1),
             trace.Pin: lambda record: self.ledger.add(record.blocks, record.delta),
             trace.Table: lambda record: self.ledger.table(self._request(record.request), record),

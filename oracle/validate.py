@@ -182,6 +182,15 @@ def _check_groups(scenario: Scenario) -> Iterator[str]:
             yield f"{name}: window is set; only a sliding-window group has one"
         if group.eagle and scenario.features.drafts == 0:
             yield f"{name}: eagle is set but features.drafts is 0; a draft group needs draft tokens"
+        # The worker moves one boundary state a step, so a verifying step may pass one boundary at most.
+        if group.kind == "mamba" and group.block <= scenario.features.drafts:
+            yield (
+                f"{name}: {scenario.features.drafts} drafts and the sampled token do not fit a Mamba block of "
+                f"{group.block}; use a block of at least {scenario.features.drafts + 1}"
+            )
+    # The worker takes the state columns of every Mamba group from one block size.
+    if len({group.block for group in scenario.geometry.groups if group.kind == "mamba"}) > 1:
+        yield "geometry.groups: Mamba groups of different block sizes; give all of them the same block"
 
 
 def _check_numbers(scenario: Scenario) -> Iterator[str]:

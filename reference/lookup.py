@@ -60,10 +60,7 @@ def window_hit(present: Present, limit: int, group: Group, alignment: int, drop:
         run += 1
         if run >= need:
             break
-    if run >= need and run > 0:
-        hit_blocks = top
-    else:
-        hit_blocks = floor_to_blocks(run, block, alignment)
+    hit_blocks = top if run >= need and run > 0 else floor_to_blocks(run, block, alignment)
     if drop and hit_blocks > 0:
         hit_blocks = floor_to_blocks(hit_blocks - 1, block, alignment)
     return hit_blocks * block

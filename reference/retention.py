@@ -17,7 +17,7 @@ def in_tail(group: Group, block: int, boundary: int, alignment: int) -> bool:
     end = floor_to(boundary, alignment) // group.block
     if group.kind == "swa" and group.drops:
         end = end + 1
-    return end - blocks_needed_for_hit(group) <= block and block < end
+    return end - blocks_needed_for_hit(group) <= block < end
 
 
 def ends_segment(group: Group, block: int, segment: int) -> bool:

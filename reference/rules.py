@@ -24,7 +24,7 @@ class Rule:
 
 def chunk_within_asked(asked: int, granted: int) -> bool:
     """S1. Sizes in tokens."""
-    return 0 <= granted and granted <= asked
+    return granted >= 0 and granted <= asked
 
 
 def chunk_end_is_useful(
@@ -48,10 +48,7 @@ def chunk_end_is_useful(
 def chunk_crosses_no_stop(start: int, granted: int, stops: Sequence[int]) -> bool:
     """S3. ``stops``: the next boundary (from inside a block), the last cacheable position, the partial tail
     and the junction stop; 0 stands for none. All in tokens."""
-    for stop in stops:
-        if start < stop and stop < start + granted:
-            return False
-    return True
+    return all(not (start < stop < start + granted) for stop in stops)
 
 
 def chunk_empty_only_when_short(
@@ -66,7 +63,7 @@ def chunk_empty_only_when_short(
 
 def hit_is_aligned(hit: int, known: int, alignment: int) -> bool:
     """L1, its part about numbers. ``known``: the request's tokens; ``alignment``: the unit of hits."""
-    return 0 <= hit and hit < known and hit % alignment == 0
+    return hit >= 0 and hit < known and hit % alignment == 0
 
 
 def junction_beyond_hit(hit: int, junction: int) -> bool:
@@ -99,7 +96,11 @@ RULES: dict[str, Rule] = {
             chunk_empty_only_when_short,
         ),
         Rule("R1", "With retention interval 0, every block of the tail of the junction is kept."),
-        Rule("R2", "The tails of the whole boundary list are kept under every interval."),
+        Rule(
+            "R2",
+            "The tails of the whole boundary list are kept under every interval (a boundary that floors to 0 has "
+            "none).",
+        ),
         Rule(
             "L1",
             "A hit is aligned, at most tokens - 1, and every group can serve it from blocks that are present.",
@@ -107,7 +108,8 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "L3",
-            "The junction is 0 or lies beyond the hit, and does not change between two admissions of the request.",
+            "The junction is 0 or lies beyond the hit, and the split sees the junction of the request's last "
+            "lookup.",
             junction_beyond_hit,
         ),
         Rule("C1", "A hashed block holds exactly the content that its hash names."),

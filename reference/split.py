@@ -100,8 +100,7 @@ def saves_inside(policy: Policy, setting: SplitSetting, start: int, end: int, pr
         and start % setting.hash_block == 0
         and ceil_div(end, setting.grid) - 2 > (start - 1) // setting.grid
         and start + setting.hash_block <= position
-        and start < position
-        and position < end
+        and start < position < end
         and (position - start) % setting.checkpoint_alignment == 0
     )
 
@@ -161,13 +160,13 @@ def earliest_stop(
     # 0.29 keeps the tail stop even where the state is saved inside the chunk.
     if inside and policy.internal_checkpoint == "final chunk":
         tail = 0
-    if last < tail and tail < prompt:
+    if last < tail < prompt:
         best = nearer(start, best, tail)
-    if start < junction and junction < end:
+    if start < junction < end:
         best = nearer(start, best, junction_stop(setting, start, prompt, junction))
     return best
 
 
 def nearer(start: int, end: int, stop: int) -> int:
     """``stop`` where it lies strictly between ``start`` and ``end``, else ``end``."""
-    return stop if start < stop and stop < end else end
+    return stop if start < stop < end else end

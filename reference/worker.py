@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from reference.arithmetic import ceil_div
+from reference.arithmetic import ceil_div, floor_to
 from reference.geometry import Group
 
 UNWRITTEN = 0
@@ -153,18 +153,29 @@ class Memory:
     def forward(self, chunks: Sequence[Chunk], report: Callable[[Read], None]) -> None:
         """Run one step. Every read that does not find the content it needs is given to ``report``.
 
-        Attention writes all of a layer's new slots before it reads, so a request may read what another
-        writes in the same step. Mamba has no such order: initial states are read before any is written.
+        Mamba first carries its running states over, in all groups, before any layer writes. Attention then
+        writes all of a layer's new slots before it reads, so a request may read what another writes in the
+        same step; Mamba has no such order, so initial states are read before any is written.
         """
         running = [(chunk, self.append_tables(chunk)) for chunk in chunks]
+        mamba = [number for number, spec in enumerate(self.groups) if spec.kind == "mamba"]
+        for number in mamba:
+            self._carry_states(number, running)
+        for number in mamba:
+            for chunk, sequence in running:
+                self._read_state(number, chunk, sequence, report)
         for number, spec in enumerate(self.groups):
             if spec.kind == "mamba":
-                self._mamba_step(number, spec, running, report)
+                for chunk, sequence in running:
+                    self._write_states(number, chunk, sequence)
                 continue
             for chunk, sequence in running:
                 self._write_slots(number, spec, chunk, sequence, report)
             for chunk, sequence in running:
                 self._read_slots(number, spec, chunk, sequence, report)
+        for number in mamba:
+            moves = [self._accepted_boundary(number, chunk, sequence) for chunk, sequence in running]
+            self._move_states(number, [move for move in moves if move is not None])
 
     def _write_slots(
         self, number: int, spec: Group, chunk: Chunk, sequence: Running, report: Callable[[Read], None]
@@ -232,36 +243,19 @@ class Memory:
                 break
         return False
 
-    def _mamba_step(
-        self,
-        number: int,
-        spec: Group,
-        running: Sequence[tuple[Chunk, Running]],
-        report: Callable[[Read], None],
-    ) -> None:
-        """One step of a Mamba group: carry states over, read them, write new ones, keep accepted ones."""
+    def _carry_states(self, number: int, running: Sequence[tuple[Chunk, Running]]) -> None:
+        """Copy each running state into the column of this step, where that is another one."""
+        block_tokens = self.groups[number].block
         moves = []
         for chunk, sequence in running:
-            current = ceil_div(chunk.start + chunk.tokens, spec.block) - 1
+            current = ceil_div(chunk.start + chunk.tokens, block_tokens) - 1
             previous = sequence.state_column[number]
-            if previous != -1 and previous != current:
+            if previous not in (-1, current):
                 source = self._column(sequence, number, previous + sequence.accepted[number] - 1)
                 moves.append((source, self._column(sequence, number, current)))
                 sequence.accepted[number] = 1
             sequence.state_column[number] = current
         self._move_states(number, moves)
-        for chunk, sequence in running:
-            self._read_state(number, chunk, sequence, report)
-        for chunk, sequence in running:
-            self._write_states(number, chunk, sequence)
-        self._move_states(
-            number,
-            [
-                move
-                for chunk, sequence in running
-                for move in self._accepted_boundary(number, spec, chunk, sequence)
-            ],
-        )
 
     def _column(self, sequence: Running, number: int, column: int) -> int:
         """The block in a table's column, the null block where the table does not reach."""
@@ -306,26 +300,23 @@ class Memory:
         if block != NULL_BLOCK:
             self._open(number, block)[0] = state
 
-    def _accepted_boundary(
-        self, number: int, spec: Group, chunk: Chunk, sequence: Running
-    ) -> list[tuple[int, int]]:
-        """With drafts: where the accepted tokens passed a block boundary, its state moves to its own block."""
+    def _accepted_boundary(self, number: int, chunk: Chunk, sequence: Running) -> tuple[int, int] | None:
+        """With drafts: where the accepted tokens passed a block boundary, its state moves to its own block.
+
+        Gives the source and the target block of that move, or None.
+        """
         if chunk.drafts == 0:
             sequence.accepted[number] = 1
-            return []
+            return None
         sequence.accepted[number] = chunk.accepted + 1
+        block_tokens = self.groups[number].block
         first = chunk.start + chunk.tokens - chunk.drafts
-        boundary = (first + chunk.accepted) // spec.block * spec.block
+        boundary = floor_to(first + chunk.accepted, block_tokens)
         if boundary < first:
-            return []
-        current = sequence.state_column[number]
-        column = current + boundary - first
-        if column == boundary // spec.block - 1:
+            return None
+        column = sequence.state_column[number] + boundary - first
+        target = boundary // block_tokens - 1
+        if column == target:
             sequence.accepted[number] = 1
-            return []
-        return [
-            (
-                self._column(sequence, number, column),
-                self._column(sequence, number, boundary // spec.block - 1),
-            )
-        ]
+            return None
+        return (self._column(sequence, number, column), self._column(sequence, number, target))

@@ -91,6 +91,6 @@ def test_replay_boundaries_know_the_eagle_drop_from_0_30() -> None:
 
 def test_the_junction_joins_the_list() -> None:
     group = Group("swa", 16, 40, drops=True)
-    assert boundary_list(POLICIES["0.32.0"], group, 100, 64, 32, True) == (64, 64, 64)[:1] + (64,)
+    assert boundary_list(POLICIES["0.32.0"], group, 100, 64, 32, True) == (*(64, 64, 64)[:1], 64)
     assert boundary_list(POLICIES["0.33.0"], group, 100, 64, 32, True)[-1] == 48
     assert boundary_list(POLICIES["0.33.0"], group, 100, 0, 32, True) == (64,)
