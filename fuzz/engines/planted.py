@@ -1,0 +1,248 @@
+"""Planted faults: the reference engine with one decision changed, a control for the rule that must see it.
+
+A check that is never seen to fail proves nothing. Each fault here is one overridden method of ``Rules``,
+named for what it does and filed under the rule that it breaks first; where it can, it breaks no other.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from fuzz.engines.conforming import ReferenceEngine, UnknownName
+from fuzz.engines.names import NEWEST_RELEASE
+from fuzz.engines.shape import Shape
+from fuzz.engines.tables import Rules
+from reference.arithmetic import floor_to
+from reference.geometry import Group
+from reference.lookup import LookupGroup
+from reference.split import partial_tail, prefill_end
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault. ``rule``: the id that must fire. ``sentence``: what the engine does wrong.
+
+    ``hook``: the decisions of one run, the faulty one among them.
+    """
+
+    name: str
+    rule: str
+    sentence: str
+    hook: type[Rules]
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def _plant(name: str, rule: str, sentence: str) -> Callable[[type[Rules]], type[Rules]]:
+    """Files the decorated decisions under a name."""
+
+    def file(hook: type[Rules]) -> type[Rules]:
+        FAULTS[name] = Fault(name, rule, sentence, hook)
+        return hook
+
+    return file
+
+
+# Content.
+
+
+@_plant("stale-hash", "C1", "a block keeps its old hashes when it is given to a new owner")
+class _StaleHash(Rules):
+    def forgets_on_take(self, block: int) -> bool:
+        return False
+
+
+@_plant("state-hit-too-early", "C2", "a hit takes a state, or copies a block, that the same step only writes")
+class _StateHitTooEarly(Rules):
+    def waits_for(self, named_this_step: bool) -> bool:
+        return False
+
+
+@_plant("window-freed-early", "C2", "a sliding window gives its blocks back one block too early")
+class _WindowFreedEarly(Rules):
+    def passed_columns(self, group: Group, computed: int) -> int:
+        passed = super().passed_columns(group, computed)
+        return min(passed + 1, computed // group.block) if group.kind == "swa" else passed
+
+
+@_plant("copy-forgotten", "C2", "a hit inside a block gets a private block, and nobody copies into it")
+class _CopyForgotten(Rules):
+    def copies(self, copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        return []
+
+
+# Accounting.
+
+
+@_plant("touched-twice", "A1", "the blocks of a hit get two references, and one is given back")
+class _TouchedTwice(Rules):
+    def touched(self, blocks: Sequence[int]) -> Sequence[int]:
+        return [*blocks, *blocks]
+
+
+@_plant("freed-for-all", "A2", "the first of several owners that gives a block back frees it for all")
+class _FreedForAll(Rules):
+    def references_after_free(self, references: int) -> int:
+        return 0
+
+
+@_plant("budget-plus-one", "A3", "a step may hold one token more than its budget")
+class _BudgetPlusOne(Rules):
+    def budget(self, budget: int) -> int:
+        return budget + 1
+
+
+# The split.
+
+
+class _Cut(Rules):
+    """For faults that move the end of a prefill chunk; decoding stays as it is."""
+
+    def chunk(self, shape: Shape, start: int, asked: int, prompt: int, known: int, junction: int) -> int:
+        granted = super().chunk(shape, start, asked, prompt, known, junction)
+        finish = prefill_end(prompt, known)
+        return self.cut(shape, start, asked, granted, prompt, finish) if start < finish else granted
+
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        """The chunk in place of the right one, ``granted``."""
+        raise NotImplementedError
+
+
+@_plant("more-than-asked", "S1", "a chunk short of the prefill end gets a token more than was asked for")
+class _MoreThanAsked(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        return asked + 1 if granted == asked and start + asked < finish else granted
+
+
+@_plant("ends-inside-a-block", "S2", "a chunk that was cut back to a block boundary takes one token more")
+class _EndsInsideABlock(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        end = start + granted
+        return granted + 1 if granted and end % shape.setting.grid == 0 and granted < asked else granted
+
+
+@_plant("runs-across-stops", "S3", "a prefill chunk takes all that was asked for, whatever lies inside it")
+class _RunsAcrossStops(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        return asked if start + asked >= finish else granted
+
+
+@_plant("junction-ignored", "S3", "the split knows no junction")
+class _JunctionIgnored(Rules):
+    def chunk(self, shape: Shape, start: int, asked: int, prompt: int, known: int, junction: int) -> int:
+        return super().chunk(shape, start, asked, prompt, known, 0)
+
+
+@_plant("idle-below-two-blocks", "S4", "a chunk that could fill one block waits until it can fill two")
+class _IdleBelowTwoBlocks(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        grid = shape.setting.grid
+        waits = grid <= asked < 2 * grid and asked < shape.setting.room and start + asked < finish
+        return 0 if waits else granted
+
+
+@_plant("stops-a-block-early", "M1", "a chunk of several blocks ends one block before it has to")
+class _StopsABlockEarly(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        grid = shape.setting.grid
+        end = floor_to(start + granted - 1, grid)
+        at_stop = start + granted == partial_tail(shape.policy, shape.setting, prompt)
+        return end - start if end > start and start + granted < finish and not at_stop else granted
+
+
+# Retention.
+
+
+@_plant("junction-dropped", "R1", "the boundary list leaves the junction out")
+class _JunctionDropped(Rules):
+    def boundaries(self, shape: Shape, group: Group, prompt: int, junction: int) -> tuple[int, ...]:
+        return super().boundaries(shape, group, prompt, 0)
+
+
+@_plant("replay-dropped", "R2", "the boundary list leaves the replay boundaries out")
+class _ReplayDropped(Rules):
+    def boundaries(self, shape: Shape, group: Group, prompt: int, junction: int) -> tuple[int, ...]:
+        return (junction,) if junction else ()
+
+
+@_plant("keeps-the-first-block", "M3", "retention keeps a request's first block, whatever the interval")
+class _KeepsTheFirstBlock(Rules):
+    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...]) -> bool:
+        return number == 0 or super().keeps(shape, group, number, positions)
+
+
+# The lookup.
+
+
+@_plant("longest-hit-wins", "L1", "the hit is the longest that any group has, not the one that all can serve")
+class _LongestHitWins(Rules):
+    def hit_and_junction(
+        self, shape: Shape, items: list[LookupGroup], known: int, hashed: int
+    ) -> tuple[int, int]:
+        hit, junction = super().hit_and_junction(shape, items, known, hashed)
+        return (junction, 0) if 0 < junction < known else (hit, junction)
+
+
+@_plant("junction-at-the-hit", "L3", "every hit leaves a junction where it ends")
+class _JunctionAtTheHit(Rules):
+    def hit_and_junction(
+        self, shape: Shape, items: list[LookupGroup], known: int, hashed: int
+    ) -> tuple[int, int]:
+        hit, junction = super().hit_and_junction(shape, items, known, hashed)
+        return hit, junction or hit
+
+
+@_plant("second-best-hit", "M2", "the lookup takes the second longest hit that all groups can serve")
+class _SecondBestHit(Rules):
+    def hit_and_junction(
+        self, shape: Shape, items: list[LookupGroup], known: int, hashed: int
+    ) -> tuple[int, int]:
+        hit, junction = super().hit_and_junction(shape, items, known, hashed)
+        if hit == 0:
+            return hit, junction
+        shorter, _ = super().hit_and_junction(shape, items, hit, min(hashed, hit))
+        return shorter, junction
+
+
+# Progress and determinism.
+
+
+@_plant("hit-never-admitted", "P1", "a request that hits the cache waits for ever")
+class _HitNeverAdmitted(Rules):
+    def admits(self, hit: int) -> bool:
+        return hit == 0
+
+
+@_plant("raises-on-a-hit", "P3", "the engine raises when a request hits the cache")
+class _RaisesOnAHit(Rules):
+    def admits(self, hit: int) -> bool:
+        if hit:
+            raise AssertionError(f"a hit of {hit} tokens")
+        return True
+
+
+@_plant("every-other-run", "D1", "every other run of a process takes its blocks in another order")
+class _EveryOtherRun(Rules):
+    runs = 0
+
+    def __init__(self) -> None:
+        _EveryOtherRun.runs += 1
+        self.second = _EveryOtherRun.runs % 2 == 0
+
+    def next_free(self, free: OrderedDict[int, None]) -> int:
+        return next(islice(free, self.second and len(free) > 1, None))
+
+
+def open_planted(name: str, release: str = NEWEST_RELEASE) -> ReferenceEngine:
+    """The reference engine with the fault called ``name``. Raises UnknownName, a ValueError, for another."""
+    fault = FAULTS.get(name)
+    if fault is None:
+        near = difflib.get_close_matches(name, FAULTS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(FAULTS)}"
+        raise UnknownName(f"no planted fault {name!r}; {hint}")
+    return ReferenceEngine(f"planted:{name}", release, fault.hook)

@@ -1,0 +1,162 @@
+"""The block pool of the reference engine: references, the free list in order of eviction, and the hashes.
+
+Blocks are numbered as the engine under test numbers them: block 0, the null block, is never given out.
+The free list is taken from its front. A block freed with a hash goes to the back, so that the least
+recently used hash is lost first; one without a hash goes to the front, it is of no use to anybody.
+Every change is also handed to ``emit`` as the record of the trace that says it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from oracle.trace import Commit, Evict, Free, Pin, Record, Take, Touch
+
+Emit = Callable[[Record], None]
+Hash = tuple[int, int, int]
+"""A hash on a block: (group, digest, position), the position being the tokens that it stands for."""
+
+NULL_BLOCK = 0
+
+
+class PoolRules:
+    """The decisions of the pool, one a method, so that a planted fault can change one of them."""
+
+    def references_after_free(self, references: int) -> int:
+        """How many references a block has left once one was given back."""
+        return references - 1
+
+    def touched(self, blocks: Sequence[int]) -> Sequence[int]:
+        """The blocks that get one more reference each when a hit adopts ``blocks``."""
+        return blocks
+
+    def forgets_on_take(self, block: int) -> bool:
+        """Whether a block loses its hashes when a new owner takes it."""
+        return True
+
+    def next_free(self, free: OrderedDict[int, None]) -> int:
+        """The free block that is given out next."""
+        return next(iter(free))
+
+
+class Pool:
+    """``count`` blocks, the null block included."""
+
+    def __init__(self, count: int, rules: PoolRules, emit: Emit) -> None:
+        self.rules = rules
+        self.emit = emit
+        self.references = [0] * count
+        self.free_list: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count))
+        self.hashes: dict[int, list[Hash]] = {}
+        self.holders: dict[tuple[int, int], list[int]] = {}
+        self.named_this_step: set[int] = set()
+
+    def take(self, count: int) -> list[int]:
+        """Give out ``count`` free blocks, each with one reference and without its old hashes."""
+        if count > len(self.free_list):
+            raise RuntimeError(f"{count} blocks were asked for, {len(self.free_list)} are free")
+        taken = []
+        for _ in range(count):
+            block = self.rules.next_free(self.free_list)
+            del self.free_list[block]
+            if self.rules.forgets_on_take(block):
+                self.forget(block)
+            self.references[block] = 1
+            taken.append(block)
+        if taken:
+            self.emit(Take(tuple(taken)))
+        return taken
+
+    def touch(self, blocks: Sequence[int]) -> None:
+        """One more reference each; a free block is free no longer."""
+        touched = self.rules.touched(blocks)
+        for block in touched:
+            self.free_list.pop(block, None)
+            self.references[block] += 1
+        if touched:
+            self.emit(Touch(tuple(touched)))
+
+    def free(self, blocks: Iterable[int]) -> None:
+        """Give back one reference each, in the order in which the blocks may be evicted."""
+        freed = [block for block in blocks if block != NULL_BLOCK]
+        if freed:
+            self.emit(Free(tuple(freed)))
+            self._give_back(freed)
+
+    def pin(self, block: int) -> None:
+        """A reference that no table holds, so that a block survives until it was copied."""
+        self.emit(Pin((block,), 1))
+        self.free_list.pop(block, None)
+        self.references[block] += 1
+
+    def unpin(self, blocks: Sequence[int]) -> None:
+        """Give the references of ``pin`` back."""
+        if blocks:
+            self.emit(Pin(tuple(blocks), -1))
+            self._give_back(blocks)
+
+    def _give_back(self, blocks: Sequence[int]) -> None:
+        unnamed = []
+        for block in blocks:
+            self.references[block] = self.rules.references_after_free(self.references[block])
+            if self.references[block] != 0:
+                continue
+            if block in self.hashes:
+                self.free_list[block] = None
+            else:
+                unnamed.append(block)
+        for block in reversed(unnamed):
+            self.free_list[block] = None
+            self.free_list.move_to_end(block, last=False)
+
+    def holds(self, group: int, digest: int) -> bool:
+        """Whether a block of ``group`` has this hash."""
+        return (group, digest) in self.holders
+
+    def find(self, group: int, digest: int) -> int:
+        """A block of ``group`` with this hash, the one named first; the null block if there is none."""
+        holders = self.holders.get((group, digest))
+        return holders[0] if holders else NULL_BLOCK
+
+    def position(self, block: int) -> int:
+        """The position of a block's first hash, 0 without any."""
+        hashes = self.hashes.get(block)
+        return hashes[0][2] if hashes else 0
+
+    def name(self, request: str, group: int, block: int, position: int, digest: int) -> None:
+        """Give a block a hash; it keeps those that it has."""
+        self.hashes.setdefault(block, []).append((group, digest, position))
+        self.holders.setdefault((group, digest), []).append(block)
+        self.named_this_step.add(block)
+        self.emit(Commit(request, group, block, position, digest))
+
+    def named(self, group: int, block: int, digest: int) -> bool:
+        """Whether this very block has this hash."""
+        return block in self.holders.get((group, digest), ())
+
+    def forget(self, block: int) -> list[Hash]:
+        """Take all hashes off a block; returns them."""
+        hashes = self.hashes.pop(block, None)
+        if hashes is None:
+            return []
+        for group, digest, _ in hashes:
+            holders = self.holders[group, digest]
+            holders.remove(block)
+            if not holders:
+                del self.holders[group, digest]
+        self.emit(Evict(block))
+        return hashes
+
+    def move_names(self, source: int, target: int) -> None:
+        """The hashes of ``source`` name ``target`` from now on."""
+        for group, digest, position in self.forget(source):
+            self.name("", group, target, position, digest)
+
+    def reset(self) -> bool:
+        """Take all hashes off all blocks, if no block is in use; whether it was done."""
+        if any(self.references):
+            return False
+        self.hashes.clear()
+        self.holders.clear()
+        return True

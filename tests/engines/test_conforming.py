@@ -1,0 +1,271 @@
+"""The reference engine gives no finding, its traces add up, and each planted fault is seen by its rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import msgspec
+import pytest
+
+from fuzz.engines.conforming import ReferenceEngine, open_reference
+from fuzz.engines.names import EngineNameError
+from fuzz.engines.planted import FAULTS, Fault, open_planted
+from fuzz.engines.shape import refusal
+from fuzz.generator import scenario_at
+from fuzz.trial import crash_kind, try_scenario
+from oracle import trace
+from oracle.judge import judge_lines
+from oracle.prefixes import Prefixes
+from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
+from reference import geometry
+from reference.policy import POLICIES
+from reference.rules import RULES
+from reference.worker import Chunk, Memory
+
+SCENARIOS = 600
+SEED = 1
+NEWEST = "0.33.0"
+OLDER = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
+
+
+@cache
+def scenarios(seed: int = SEED, count: int = SCENARIOS) -> list[Scenario]:
+    """Generated scenarios that the engine can run."""
+    drawn = (scenario_at(seed, index, without=("async",)) for index in range(count))
+    return [scenario for scenario in drawn if not refusal(scenario, POLICIES[NEWEST])]
+
+
+def small(**changes: object) -> Scenario:
+    """Full attention and Mamba, three requests that share a prefix, one after another."""
+    scenario = Scenario(
+        Geometry((Group("full", 4), Group("mamba", 4)), 4, 40),
+        Limits(16, 2),
+        tuple(Step(at, add=(Request(f"r{at}", ("sys:10", f"u{at}:5"), 2),)) for at in (0, 6, 12)),
+        Features(retention=0),
+    )
+    return msgspec.structs.replace(scenario, **changes)
+
+
+def records_of(lines: list[bytes]) -> Iterator[trace.AnyRecord]:
+    """All records of a trace."""
+    for line in lines[1:]:
+        yield from trace.records_decoder.decode(line)
+
+
+# The conforming engine.
+
+
+def test_generated_scenarios_give_no_finding_and_reach_the_hard_cases() -> None:
+    engine, coverage, judged = open_reference(), Counter(), Counter()
+    for scenario in scenarios():
+        verdict = judge_lines(engine.run(scenario).lines, NEWEST)
+        assert verdict.findings == []
+        coverage.update(verdict.coverage)
+        judged.update(verdict.judged)
+    for event in (
+        "hit",
+        "junction",
+        "partial hit",
+        "copy",
+        "eviction",
+        "preemption",
+        "resumed",
+        "reset",
+        "abort",
+    ):
+        assert coverage[event] > 10, event
+    assert [rule for rule in RULES if not judged[rule]] == ["D1"]
+
+
+@pytest.mark.parametrize("release", OLDER)
+def test_older_policies_give_no_finding(release: str) -> None:
+    engine = open_reference(release)
+    for scenario in scenarios()[:200]:
+        assert judge_lines(engine.run(scenario).lines, release).findings == []
+
+
+def test_the_first_policy_reproduces_its_fault_and_conforms() -> None:
+    engine, rules = open_reference("0.26.0"), set()
+    for scenario in scenarios()[:300]:
+        lines = engine.run(scenario).lines
+        if lines:
+            rules.update(finding.rule for finding in judge_lines(lines, "0.26.0").findings)
+    assert rules == {"C1", "S2", "S3"}
+
+
+def test_deltas_fold_to_every_snapshot() -> None:
+    engine = open_reference()
+    for scenario in scenarios()[:300]:
+        references: Counter[int] = Counter()
+        cached: dict[int, set[tuple[int, int]]] = {}
+        tables: dict[tuple[str, int], list[int]] = {}
+        for record in records_of(engine.run(scenario).lines):
+            fold(record, references, cached, tables)
+            if isinstance(record, trace.Snapshot):
+                assert dict(record.references) == {b: count for b, count in references.items() if count}
+                assert set(record.free) == set(range(1, scenario.geometry.blocks)) - {
+                    block for block, count in references.items() if count
+                }
+                assert sorted(record.cached) == sorted(
+                    (g, b, d) for b, names in cached.items() for g, d in names
+                )
+                assert {(r, g): list(blocks) for r, g, blocks in record.tables} == tables
+                held = Counter(block for table in tables.values() for block in table if block)
+                assert held == +references
+
+
+def fold(
+    record: trace.AnyRecord,
+    references: Counter[int],
+    cached: dict[int, set[tuple[int, int]]],
+    tables: dict[tuple[str, int], list[int]],
+) -> None:
+    """Apply one record to references, hashes and tables."""
+    match record:
+        case trace.Take(blocks) | trace.Touch(blocks):
+            references.update(blocks)
+        case trace.Free(blocks):
+            references.subtract(blocks)
+        case trace.Pin(blocks, delta):
+            for block in blocks:
+                references[block] += delta
+        case trace.Commit(_, group, block, _, digest):
+            cached.setdefault(block, set()).add((group, digest))
+        case trace.Evict(block):
+            del cached[block]
+        case trace.Reset(True):
+            cached.clear()
+        case trace.Table(request, group, start, blocks):
+            table = tables.setdefault((request, group), [])
+            table[start:] = blocks
+            if not table:
+                del tables[request, group]
+
+
+def test_every_read_finds_its_content() -> None:
+    """The ghost alone, without the judge."""
+    engine = open_reference()
+    for scenario in scenarios()[:300]:
+        prefixes, ids = Prefixes(), {}
+        for request in scenario.requests():
+            ids[request.id] = prefixes.of_prompt(request.prompt)
+            prefixes.extend(ids[request.id], request.output_stream, 0, request.max_output + 8)
+        groups = [geometry.Group(g.kind, g.block, g.window or 0) for g in scenario.geometry.groups]
+        memory, wrong = Memory(groups), []
+        for record in records_of(engine.run(scenario).lines):
+            if isinstance(record, trace.Step):
+                memory.drop((*record.finished, *record.preempted))
+                memory.copy(record.copies)
+                memory.forward([chunk_of(item, ids[item.request]) for item in record.scheduled], wrong.append)
+        assert wrong == []
+
+
+def chunk_of(item: trace.Scheduled, ids: list[int]) -> Chunk:
+    """A scheduled request as the worker sees it."""
+    return Chunk(
+        item.request, item.start, item.tokens, item.drafts, item.accepted, item.fresh, item.blocks, ids
+    )
+
+
+def test_the_third_sibling_reuses_the_junction() -> None:
+    lookups = [
+        record
+        for record in records_of(open_reference().run(small()).lines)
+        if isinstance(record, trace.Lookup)
+    ]
+    assert [(lookup.hit, lookup.junction) for lookup in lookups] == [(0, 0), (0, 8), (8, 0)]
+
+
+def test_the_same_scenario_gives_the_same_bytes() -> None:
+    for scenario in scenarios()[:50]:
+        assert open_reference().run(scenario).trace() == open_reference().run(scenario).trace()
+
+
+def test_without_recording_there_is_no_trace() -> None:
+    run = open_reference().run(small(), record=False)
+    assert run.lines == []
+    assert run.refused == ""
+
+
+def test_the_header_names_engine_and_release() -> None:
+    header = trace.header_decoder.decode(open_reference("0.30.0").run(small()).lines[0])
+    assert (header.engine, header.version, header.setup.split_grid) == ("reference", "0.30.0", 4)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "release", "reason"),
+    [
+        (small(features=Features(async_depth=1)), NEWEST, "the reference engine is synchronous"),
+        (small(limits=Limits(3, 2)), "0.26.0", "never advances inside a Mamba block"),
+        (
+            small(geometry=Geometry((Group("full", 4), Group("mamba", 4)), 4, 3)),
+            NEWEST,
+            "geometry.blocks is 3",
+        ),
+        (
+            small(geometry=Geometry((Group("mamba", 4), Group("mamba", 6)), 2, 90)),
+            NEWEST,
+            "Mamba groups of different block sizes",
+        ),
+    ],
+)
+def test_what_it_cannot_run_it_refuses_with_the_reason(scenario: Scenario, release: str, reason: str) -> None:
+    run = open_reference(release).run(scenario)
+    assert reason in run.refused
+    assert run.lines == []
+
+
+def test_an_unknown_release_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"no policy for release '0\.1\.0'; there is 0\.26\.0"):
+        open_reference("0.1.0")
+
+
+# The planted faults.
+
+
+def test_every_rule_has_a_planted_fault() -> None:
+    assert {fault.rule for fault in FAULTS.values()} == set(RULES)
+
+
+def first_seen(engine: ReferenceEngine, rule: str) -> set[str]:
+    """The rules that speak in the first scenario in which ``rule`` does; none if it never does."""
+    for scenario in scenarios():
+        found = {item.rule for item in try_scenario(engine, scenario, repeat=rule == "D1").verdict.findings}
+        if rule in found:
+            return found
+    return set()
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_each_planted_fault_is_found_by_its_rule(fault: Fault) -> None:
+    assert fault.rule in first_seen(open_planted(fault.name), fault.rule)
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.rule[0] in "MPD"])
+def test_another_choice_that_is_legal_breaks_no_invariant(name: str) -> None:
+    rule = FAULTS[name].rule
+    assert first_seen(open_planted(name), rule) == {rule}
+
+
+def test_an_exception_inside_becomes_a_crash_record() -> None:
+    lines = open_planted("raises-on-a-hit").run(small()).lines
+    assert crash_kind(lines) == "exception"
+    crash = list(records_of(lines))[-1]
+    assert crash == trace.Crash(
+        "exception", "fuzz.engines.planted:_RaisesOnAHit.admits", "AssertionError: a hit of 8 tokens"
+    )
+
+
+def test_a_request_that_waits_for_ever_ends_the_run() -> None:
+    end = list(records_of(open_planted("hit-never-admitted").run(small()).lines))[-1]
+    assert isinstance(end, trace.End)
+    assert end.unfinished == ("r12",)
+
+
+def test_an_unknown_fault_is_an_error_with_close_matches() -> None:
+    with pytest.raises(ValueError, match=r"no planted fault 'stale-hsh'; did you mean stale-hash\?") as error:
+        open_planted("stale-hsh")
+    assert isinstance(error.value, EngineNameError)
+    assert "\n" not in str(error.value)
