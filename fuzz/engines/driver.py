@@ -234,6 +234,8 @@ def model_length(scenario: dict[str, Any]) -> int:
     drafts = scenario.get("features", {}).get("drafts", 0)
     lengths = [prompt_length(spec) + spec.get("max_output", 1) for spec in scenario_requests(scenario)]
     longest: int = max(lengths, default=1) + drafts + 2
+    # A threshold above the model's length is refused, though it would change nothing.
+    longest = max(longest, scenario["limits"].get("long_prefill_threshold", 0))
     return max(256, 1 << (longest - 1).bit_length())
 
 

@@ -1,0 +1,33 @@
+"""The command line. Exit status: 0 clean, 1 findings, 2 could not judge."""
+
+from __future__ import annotations
+
+import click
+
+from fuzz.commands import common
+from fuzz.commands.engines import engines
+from fuzz.commands.fuzz import fuzz
+from fuzz.commands.judge import judge
+from fuzz.commands.replay import replay
+from fuzz.commands.schema import schema
+from fuzz.commands.selftest import selftest
+from fuzz.commands.shrink import shrink
+from fuzz.findings import kvoracle_version
+
+
+@click.group(cls=common.Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(kvoracle_version(), prog_name="kvoracle")
+def cli() -> None:
+    """Check the prefix-cache side of vLLM's V1 scheduler, on real builds, without a GPU.
+
+    Exit status: 0 clean, 1 findings, 2 could not judge (one line on stderr says why).
+    """
+
+
+for command in (fuzz, judge, replay, shrink, engines, schema, selftest):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Entry point of the ``kvoracle`` command."""
+    cli()

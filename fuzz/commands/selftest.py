@@ -1,0 +1,55 @@
+"""``kvoracle selftest``: does every rule find what was planted for it, and nothing else?"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from fuzz.commands.common import CLEAN, FINDINGS, json_option, leave, print_json
+from fuzz.findings import kvoracle_version
+from fuzz.selftest import SCENARIOS, SEED, Control, controls, run_controls
+
+
+@click.command()
+@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True)
+@click.option("--scenarios", type=click.IntRange(min=1), default=SCENARIOS, show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="Default: one a core.")
+@json_option
+def selftest(seed: int, scenarios: int, workers: int | None, as_json: bool) -> None:
+    """Run every planted fault and the conforming engine on the same scenarios.
+
+    Exit status: 0 every fault was found by its rule and the conforming engine gave no finding; 1 otherwise.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    click.echo(f"kvoracle {kvoracle_version()}, seed {seed}, at most {scenarios} scenarios each\n", err=as_json)
+    started = time.monotonic()
+    results = []
+    for control in run_controls(controls(), seed=seed, scenarios=scenarios, workers=workers or cores):
+        results.append(control)
+        if not as_json:
+            click.echo(_line(control))
+    missed = [control for control in results if not control.passed]
+    seconds = time.monotonic() - started
+    if as_json:
+        print_json({"seed": seed, "controls": results, "missed": [c.name for c in missed], "seconds": seconds})
+    elif missed:
+        click.echo(f"\n{len(missed)} of {len(results)} controls failed: {', '.join(c.name for c in missed)}")
+    else:
+        click.echo(f"\nall {len(results)} controls hold")
+    click.echo(f"{seconds:.1f} s", err=True)
+    leave(FINDINGS if missed else CLEAN)
+
+
+def _line(control: Control) -> str:
+    word = "ok" if control.passed else "MISSED" if control.rule else "FALSE ALARM"
+    if control.could_not_run:
+        return f"{word:<11}  {control.name:<32}  could not run {control.could_not_run}"
+    if not control.rule:
+        found = f"{control.finding.rule}: {control.finding.reason}" if control.finding else "no finding"
+        return f"{word:<11}  {control.name:<32}  {found} in {control.scenarios} scenarios"
+    if control.finding is None:
+        return f"{word:<11}  {control.name:<32}  {control.rule} said nothing in {control.scenarios} scenarios"
+    also = f", with {' '.join(control.also)}" if control.also else ""
+    return f"{word:<11}  {control.name:<32}  {control.rule} in scenario {control.scenarios - 1}{also}"

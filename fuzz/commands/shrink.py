@@ -1,0 +1,136 @@
+"""``kvoracle shrink``: the smallest scenario that still shows a finding."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from fuzz.commands.common import (
+    COULD_NOT_JUDGE,
+    FINDINGS,
+    Duration,
+    Problem,
+    engine_options,
+    folder_option,
+    json_option,
+    leave,
+    prepared_engine,
+    print_json,
+    rule_option,
+    rules,
+)
+from fuzz.engines.open import Prepared, open_prepared
+from fuzz.engines.protocol import Engine
+from fuzz.findings import EngineFacts, FindingFile, Origin, finding_path, kvoracle_version, sentence, store
+from fuzz.replay import Item, items
+from fuzz.report import finding_text, replay_advice
+from fuzz.shrink import ATTEMPTS
+from fuzz.shrink import shrink as shrink_scenario
+from fuzz.story import story
+from fuzz.tally import Signature, by_signature
+from fuzz.trial import Rules, Trial, try_scenario
+from oracle.scenario import Scenario
+from oracle.validate import check
+from oracle.verdict import Finding
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@engine_options()
+@rule_option
+@click.option("--time", "seconds", type=Duration(), help="Stop after this time (90s, 10m).")
+@click.option("--attempts", type=click.IntRange(min=1), default=ATTEMPTS, show_default=True)
+@folder_option
+@json_option
+def shrink(
+    file: str,
+    engine: str,
+    policy: str | None,
+    torch_index: str | None,
+    allow_cuda: bool,
+    rule_names: tuple[str, ...],
+    seconds: float | None,
+    attempts: int,
+    folder: str,
+    as_json: bool,
+) -> None:
+    """Make the scenario of FILE (a finding or a scenario) smaller, once for each finding that it shows.
+
+    Exit status: 1 a finding was shrunk, 2 the scenario shows none or could not run.
+    """
+    item = next(items(Path(file)))
+    if not isinstance(item, Item):
+        raise Problem(f"{item.path}: {item.why}")
+    if reasons := check(item.scenario):
+        raise Problem(f"{file}: {'; '.join(reasons)}")
+    wanted = rules(rule_names)
+    prepared = prepared_engine(engine, policy, torch_index, allow_cuda)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    opened = open_prepared(prepared)
+    documents = []
+    try:
+        for signature in _signatures(opened, item, wanted):
+            document = _shrink(opened, prepared, item, signature, attempts, deadline)
+            path = finding_path(Path(folder), prepared.name.typed, signature)
+            store(path, document)
+            documents.append({"path": str(path), **msgspec.to_builtins(document)})
+            if not as_json:
+                click.echo(finding_text(document, replay_advice(document, path)) + "\n")
+    finally:
+        opened.close()
+    if as_json:
+        print_json(documents)
+    leave(FINDINGS if documents else COULD_NOT_JUDGE)
+
+
+def _signatures(engine: Engine, item: Item, wanted: Rules) -> list[Signature]:
+    """What to shrink: the finding of the file, or all that its scenario shows. Raises Problem for none."""
+    if item.document is not None and (wanted is None or item.document.signature[0] in wanted):
+        return [item.document.signature]
+    trial = try_scenario(engine, item.scenario, repeat=wanted is None or "D1" in wanted)
+    if trial.could_not_run:
+        raise Problem(f"{item.path}: {trial.could_not_run}")
+    found = [s for s in by_signature(trial.verdict.findings) if wanted is None or s[0] in wanted]
+    if not found:
+        raise Problem(f"{item.path}: {engine.name} gives no finding on it; there is nothing to shrink")
+    return found
+
+
+def _shrink(
+    engine: Engine,
+    prepared: Prepared,
+    item: Item,
+    signature: Signature,
+    attempts: int,
+    deadline: float | None,
+) -> FindingFile:
+    last: list[Trial] = []
+
+    def recurs(candidate: Scenario) -> Finding | None:
+        trial = try_scenario(engine, candidate, repeat=signature[0] == "D1")
+        finding = by_signature(trial.verdict.findings).get(signature)
+        if finding is not None:
+            last[:] = [trial]
+        return finding
+
+    small = shrink_scenario(item.scenario, recurs, attempts=attempts, deadline=deadline)
+    if small.finding is None:
+        raise Problem(f"{item.path}: {engine.name} does not show {' · '.join(signature)} on it")
+    trial = last[0]
+    return FindingFile(
+        kvoracle=kvoracle_version(),
+        signature=signature,
+        sentence=sentence(signature[0]),
+        finding=small.finding,
+        scenario=small.scenario,
+        original=item.document.original if item.document else item.scenario,
+        engine=EngineFacts(prepared.name.typed, prepared.version, trial.runner, prepared.release),
+        origin=item.document.origin if item.document else Origin(note=f"from {item.path}"),
+        shrunk=small.complete,
+        attempts=small.attempts,
+        count=item.document.count if item.document else 1,
+        steps=story(trial.lines, small.finding, trial.verdict.judged),
+    )

@@ -1,0 +1,117 @@
+"""What a campaign counts; tallies of several workers add up to the same total in whatever order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from fuzz.trial import Trial
+from oracle.verdict import Finding
+
+Signature = tuple[str, str, str]
+"""Rule, first differing decision, geometry class."""
+
+COVERED = ("hit", "junction", "preemption", "eviction", "copy")
+"""What a summary always shows the share of, in this order."""
+
+_DIGEST_BITS = 64
+
+K = TypeVar("K")
+N = TypeVar("N", int, float)
+
+
+class Tally(msgspec.Struct):
+    """Counts over scenarios.
+
+    ``skipped`` are scenarios that the build is known to refuse; they were not given to it.
+    ``scenarios`` were given to the engine, ``could_not_run`` (by reason) are those among them that gave
+    nothing to judge. ``steps`` and ``records`` were judged; ``repeated`` scenarios were run twice. ``judged``
+    and ``allowed`` are as in a verdict, ``coverage`` counts scenarios. ``seconds``: CPU by phase.
+    ``signatures``: scenarios that showed each finding. ``digest`` stands for all traces, in any order.
+    ``runner``: the model-runner flavour that the traces name.
+    """
+
+    scenarios: int = 0
+    skipped: int = 0
+    could_not_run: dict[str, int] = msgspec.field(default_factory=dict)
+    steps: int = 0
+    records: int = 0
+    repeated: int = 0
+    judged: dict[str, int] = msgspec.field(default_factory=dict)
+    unjudged: dict[str, str] = msgspec.field(default_factory=dict)
+    allowed: dict[str, int] = msgspec.field(default_factory=dict)
+    coverage: dict[str, int] = msgspec.field(default_factory=dict)
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    signatures: dict[Signature, int] = msgspec.field(default_factory=dict)
+    digest: int = 0
+    runner: str = ""
+
+    @property
+    def unrun(self) -> int:
+        """Scenarios that could not run."""
+        return sum(self.could_not_run.values())
+
+    def add(self, index: int, trial: Trial) -> None:
+        """Count the trial of scenario ``index``."""
+        self.scenarios += 1
+        _add(self.seconds, trial.seconds)
+        if trial.could_not_run:
+            _add(self.could_not_run, {trial.could_not_run: 1})
+            return
+        self.runner = self.runner or trial.runner
+        verdict = trial.verdict
+        self.steps += verdict.steps
+        self.records += verdict.records
+        self.repeated += trial.repeated
+        self.unjudged |= verdict.unjudged
+        _add(self.judged, verdict.judged)
+        _add(self.allowed, verdict.allowed)
+        _add(self.coverage, {name: 1 for name, times in verdict.coverage.items() if times})
+        _add(self.signatures, dict.fromkeys(by_signature(verdict.findings), 1))
+        self.digest = (self.digest + _digest(index, trial.lines)) % (1 << _DIGEST_BITS)
+
+    def skip(self, generation_seconds: float) -> None:
+        """Count a scenario that was made in vain."""
+        self.skipped += 1
+        _add(self.seconds, {"generation": generation_seconds})
+
+    def merge(self, other: Tally) -> None:
+        """Add what another tally counted."""
+        self.scenarios += other.scenarios
+        self.skipped += other.skipped
+        self.runner = self.runner or other.runner
+        self.steps += other.steps
+        self.records += other.records
+        self.repeated += other.repeated
+        self.unjudged |= other.unjudged
+        _add(self.could_not_run, other.could_not_run)
+        _add(self.judged, other.judged)
+        _add(self.allowed, other.allowed)
+        _add(self.coverage, other.coverage)
+        _add(self.seconds, other.seconds)
+        _add(self.signatures, other.signatures)
+        self.digest = (self.digest + other.digest) % (1 << _DIGEST_BITS)
+
+
+def by_signature(findings: list[Finding]) -> dict[Signature, Finding]:
+    """The first finding of each signature, in order."""
+    first: dict[Signature, Finding] = {}
+    for finding in findings:
+        first.setdefault(finding.signature, finding)
+    return first
+
+
+def _add(total: dict[K, N], more: Mapping[K, N]) -> None:
+    for key, number in more.items():
+        total[key] = total[key] + number if key in total else number
+
+
+def _digest(index: int, lines: list[bytes]) -> int:
+    digest = hashlib.blake2b(index.to_bytes(8, "little"), digest_size=_DIGEST_BITS // 8)
+    for line in lines:
+        digest.update(line)
+        digest.update(b"\n")
+    return int.from_bytes(digest.digest(), "little")

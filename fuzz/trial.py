@@ -1,0 +1,145 @@
+"""One trial: a scenario given to an engine, and the judge's verdict on what the engine did."""
+
+from __future__ import annotations
+
+import time
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+from fuzz.engines.protocol import Engine, Run
+from oracle.geometry import geometry_class
+from oracle.judge import judge_lines
+from oracle.scenario import Scenario
+from oracle.verdict import Finding, Verdict
+
+Rules = frozenset[str] | None
+"""The rules to judge by; None means all of them."""
+
+DRIVER_FAULT = "driver:"
+"""How ``where`` of a crash record begins when the driver failed: our fault, hence no finding."""
+
+_UNREPEATABLE = ("hang", "died", "memory")
+"""Kinds of crash that are not run again to compare traces: they take long, or depend on the machine."""
+
+_decoder = msgspec.json.Decoder()
+
+
+class Trial(msgspec.Struct):
+    """What came of one trial.
+
+    ``could_not_run``: why there is nothing to judge, empty when there is. ``seconds``: CPU seconds by phase;
+    those of the engine's process are the engine's own figures. ``repeated``: it was run twice.
+    """
+
+    lines: list[bytes]
+    verdict: Verdict
+    could_not_run: str = ""
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    repeated: bool = False
+
+    @property
+    def runner(self) -> str:
+        """The model-runner flavour that the trace's header names; empty without a trace."""
+        return str(_decoder.decode(self.lines[0]).get("runner", "")) if self.lines else ""
+
+
+def try_scenario(engine: Engine, scenario: Scenario, rules: Rules = None, *, repeat: bool = False) -> Trial:
+    """Run the scenario and judge its trace by ``rules``.
+
+    ``repeat`` runs it a second time on the same engine and compares the two traces byte by byte; a
+    difference is a D1 finding. Whatever the engine does is in the result.
+    """
+    started = time.process_time()
+    run = engine.run(scenario)
+    ran = time.process_time()
+    seconds = _engine_seconds(run, ran - started)
+    if reason := _could_not_run(run):
+        return Trial(run.lines, Verdict(), reason, seconds)
+    try:
+        verdict = judge_lines(run.lines, engine.release, rules)
+    except Exception as error:  # one trace that the judge cannot digest must not end a campaign
+        return Trial(run.lines, Verdict(), f"the judge failed: {type(error).__name__}: {error}", seconds)
+    seconds["judge"] = time.process_time() - ran
+    repeat = repeat and (rules is None or "D1" in rules) and crash_kind(run.lines) not in _UNREPEATABLE
+    if repeat:
+        verdict.judged["D1"] = verdict.judged.get("D1", 0) + 1
+        if found := first_difference(run.lines, engine.run(scenario).lines, geometry_class(scenario)):
+            verdict.findings.append(found)
+    return Trial(run.lines, verdict, "", seconds, repeat)
+
+
+def crash_kind(lines: list[bytes]) -> str:
+    """The kind of the crash that ends a trace, empty when none does."""
+    crash = _crash(lines)
+    return crash[1] if crash else ""
+
+
+def first_difference(first: list[bytes], second: list[bytes], geometry: str) -> Finding | None:
+    """The D1 finding that two traces of one scenario give: the first record in which they differ."""
+    step = record = 0
+    for number, (one, other) in enumerate(zip_longest(first, second, fillvalue=b"[]")):
+        if number == 0:
+            if one != other:
+                return _not_the_same("header", geometry, 0, 0, one.decode(), other.decode())
+            continue
+        ours, theirs = _decoder.decode(one), _decoder.decode(other)
+        for mine, yours in zip_longest(ours, theirs):
+            if mine != yours:
+                decision = str((mine or yours)[0])
+                return _not_the_same(decision, geometry, step, record, _text(mine), _text(yours))
+            record += 1
+            step = mine[1] if mine[0] == "step" else step
+    return None
+
+
+def _not_the_same(decision: str, geometry: str, step: int, record: int, first: str, second: str) -> Finding:
+    return Finding(
+        rule="D1",
+        decision=decision,
+        geometry=geometry,
+        step=step,
+        record=record,
+        expected=first[:400],
+        actual=second[:400],
+        reason=(
+            f"Let the same scenario run twice on one engine. Then both give the same {decision} records,"
+            f" because nothing in it is drawn while it runs. However, record {record} is another one."
+        ),
+    )
+
+
+def _text(record: Any) -> str:
+    return "nothing" if record is None else msgspec.json.encode(record).decode()
+
+
+def _engine_seconds(run: Run, ours: float) -> dict[str, float]:
+    """CPU seconds of a run by phase. An engine in another process has transport, of which a part is ours."""
+    seconds = dict(run.cpu)
+    if "transport" in seconds:
+        seconds["transport"] += ours
+    return seconds
+
+
+def _could_not_run(run: Run) -> str:
+    if run.refused:
+        return f"refused: {run.refused}"
+    if not run.lines:
+        return "the engine gave no trace"
+    crash = _crash(run.lines)
+    if crash and crash[2].startswith(DRIVER_FAULT):
+        return f"the driver failed in {crash[2].removeprefix(DRIVER_FAULT).strip()}: {crash[3]}"
+    if crash and len(run.lines) == 1:
+        # Without a header there is no telling what was built, so no rule can be applied.
+        return f"{crash[1]} before the trace began: {crash[3]}"
+    return ""
+
+
+def _crash(lines: list[bytes]) -> list[str] | None:
+    """The crash record that ends a trace. Only the last line is decoded: traces are long, crashes rare."""
+    if not lines or b'"crash"' not in lines[-1]:
+        return None
+    last = _decoder.decode(lines[-1])
+    records = last if isinstance(last, list) else []
+    return records[-1] if records and records[-1][0] == "crash" else None

@@ -1,0 +1,226 @@
+"""A worker: one process of ours in lock step with one engine, pinned to a core. It obeys a campaign's parent.
+
+Generator and judge run here; a vLLM engine runs in a process of its own on the same core. Scenario i
+belongs to worker i modulo the number of workers, so what is found does not depend on that number.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from fuzz.engines.names import EngineError
+from fuzz.engines.open import Prepared, open_prepared
+from fuzz.engines.protocol import Engine
+from fuzz.shrink import shrink
+from fuzz.sources import Scenarios, scenario_source
+from fuzz.story import Row, story
+from fuzz.supported import unsupported
+from fuzz.tally import Signature, Tally, by_signature
+from fuzz.trial import Rules, Trial, try_scenario
+from oracle.scenario import Scenario
+from oracle.verdict import Finding
+
+REPORT_SECONDS = 0.25
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker needs to know. ``scenarios``: number of the campaign's scenarios (None: until stopped).
+
+    Every ``repeat_every``-th scenario is run twice, and its traces compared.
+    """
+
+    prepared: Prepared
+    source: Scenarios
+    number: int
+    workers: int
+    core: int | None
+    rules: Rules
+    scenarios: int | None
+    repeat_every: int
+
+
+class Fuzz(msgspec.Struct, frozen=True):
+    """Order: run your scenarios, from where you left off, until they are done or ``Stop`` comes."""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Order: no further scenario."""
+
+
+class Recheck(msgspec.Struct, frozen=True):
+    """Order: does this scenario (of a known finding) still show its signature?"""
+
+    signature: Signature
+    scenario: Scenario
+
+
+class Shrink(msgspec.Struct, frozen=True):
+    """Order: make this scenario smaller. ``seconds``: time for it (None: as long as attempts last)."""
+
+    signature: Signature
+    scenario: Scenario
+    attempts: int
+    seconds: float | None
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The engine has loaded."""
+
+    version: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What was counted since the last message. ``idle``: the order is carried out."""
+
+    tally: Tally
+    idle: bool
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A signature was seen by this worker for the first time, in scenario ``index``."""
+
+    index: int
+    finding: Finding
+    scenario: Scenario
+    runner: str
+    rows: tuple[Row, ...]
+
+
+class Rechecked(msgspec.Struct, frozen=True):
+    """Answer to ``Recheck``. ``finding`` is None when it did not recur; ``could_not_run`` says why if so."""
+
+    signature: Signature
+    finding: Finding | None
+    could_not_run: str
+    runner: str
+    rows: tuple[Row, ...]
+
+
+class Smaller(msgspec.Struct, frozen=True):
+    """Answer to ``Shrink``. ``finding`` is None when the scenario did not show it again."""
+
+    signature: Signature
+    scenario: Scenario
+    finding: Finding | None
+    attempts: int
+    complete: bool
+    rows: tuple[Row, ...]
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The worker cannot go on. ``ours``: a mistake of kvoracle, with its traceback as the text."""
+
+    text: str
+    ours: bool
+
+
+def main(parent: Connection, plan: Plan) -> None:
+    """Entry point of the process."""
+    # Ctrl-C goes to the whole group; the parent decides what it means. The engine inherits this, so that
+    # an interrupt never looks like a crash of the engine.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if plan.core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {plan.core})
+    try:
+        engine = open_prepared(plan.prepared, core=plan.core)
+        try:
+            parent.send(Ready(engine.version))
+            _Worker(parent, plan, engine).serve()
+        finally:
+            engine.close()
+    except (BrokenPipeError, EOFError):
+        pass  # the parent is gone, and with it whoever wanted to know
+    except EngineError as error:
+        parent.send(Failed(str(error), ours=False))
+    except Exception:
+        parent.send(Failed(traceback.format_exc(), ours=True))
+
+
+class _Worker:
+    def __init__(self, parent: Connection, plan: Plan, engine: Engine) -> None:
+        self._parent = parent
+        self._plan = plan
+        self._engine = engine
+        self._scenarios = scenario_source(plan.source)
+        self._unsupported = unsupported(plan.prepared)
+        self._signatures: set[Signature] = set()
+        self._tally = Tally()
+        self._next = plan.number
+        self._reported = time.monotonic()
+
+    def serve(self) -> None:
+        """Carry out orders until the parent closes the line."""
+        while True:
+            order = self._parent.recv()
+            if isinstance(order, Fuzz):
+                self._fuzz()
+            elif isinstance(order, Recheck):
+                self._recheck(order)
+            elif isinstance(order, Shrink):
+                self._shrink(order)
+
+    def _fuzz(self) -> None:
+        limit = self._plan.scenarios
+        while (limit is None or self._next < limit) and not self._parent.poll():
+            self._run(self._next)
+            self._next += self._plan.workers
+            if time.monotonic() - self._reported >= REPORT_SECONDS:
+                self._report(idle=False)
+        self._report(idle=True)
+
+    def _run(self, index: int) -> None:
+        started = time.process_time()
+        scenario = self._scenarios(index)
+        generated = time.process_time() - started
+        if self._unsupported(scenario):
+            self._tally.skip(generated)
+            return
+        trial = self._try(scenario, repeat=index % self._plan.repeat_every == 0)
+        trial.seconds["generation"] = generated
+        self._tally.add(index, trial)
+        for signature, finding in by_signature(trial.verdict.findings).items():
+            if signature not in self._signatures:
+                self._signatures.add(signature)
+                rows = story(trial.lines, finding, trial.verdict.judged)
+                self._parent.send(Seen(index, finding, scenario, trial.runner, rows))
+
+    def _report(self, *, idle: bool) -> None:
+        self._parent.send(Progress(self._tally, idle))
+        self._tally = Tally()
+        self._reported = time.monotonic()
+
+    def _try(self, scenario: Scenario, *, repeat: bool) -> Trial:
+        trial = try_scenario(self._engine, scenario, self._plan.rules, repeat=repeat)
+        if any(finding.rule == "D1" for finding in trial.verdict.findings):
+            # An engine that does not repeat itself carries something over; the next trial gets a fresh one.
+            self._engine.close()
+        return trial
+
+    def _try_for(self, signature: Signature, scenario: Scenario) -> tuple[Trial, Finding | None]:
+        trial = self._try(scenario, repeat=signature[0] == "D1")
+        return trial, by_signature(trial.verdict.findings).get(signature)
+
+    def _recheck(self, order: Recheck) -> None:
+        trial, finding = self._try_for(order.signature, order.scenario)
+        rows = story(trial.lines, finding, trial.verdict.judged) if finding else ()
+        self._parent.send(Rechecked(order.signature, finding, trial.could_not_run, trial.runner, rows))
+
+    def _shrink(self, order: Shrink) -> None:
+        rows: tuple[Row, ...] = ()
+
+        def recurs(candidate: Scenario) -> Finding | None:
+            nonlocal rows
+            trial, finding = self._try_for(order.signature, candidate)
+            if finding:
+                rows = story(trial.lines, finding, trial.verdict.judged)
+            return finding
+
+        deadline = None if order.seconds is None else time.monotonic() + order.seconds
+        small = shrink(order.scenario, recurs, attempts=order.attempts, deadline=deadline)
+        self._parent.send(Smaller(order.signature, small.scenario, small.finding, small.attempts, small.complete, rows))

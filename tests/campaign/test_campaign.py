@@ -1,0 +1,185 @@
+"""Campaigns end to end, on the reference engine and planted faults."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzz.campaign import Campaign, Settings, State
+from fuzz.engines.open import prepare_engine
+from fuzz.findings import decode_finding
+from fuzz.known import Known
+from fuzz.sources import Scenarios
+from fuzz.supported import withheld
+from fuzz.trial import try_scenario
+
+TODAY = datetime.date(2026, 11, 29)
+
+
+def run(engine: str, folder: Path, **changes: Any) -> State:
+    prepared = prepare_engine(engine)
+    only = changes.pop("only", ())
+    without = () if only else withheld(prepared)
+    source = Scenarios(seed=1, only=only, without=without, backend=changes.pop("backend", "seeded"))
+    asked: dict[str, Any] = {
+        "workers": 1, "scenarios": 60, "seconds": None, "rules": None, "folder": folder, "today": TODAY,
+    }  # fmt: skip
+    return Campaign(prepared, Settings(source=source, **(asked | changes))).run()
+
+
+def test_the_conforming_engine_gives_no_finding(tmp_path: Path) -> None:
+    state = run("reference", tmp_path, scenarios=100)
+    assert state.exit_status == 0, state.found
+    assert not state.could_not_judge
+    assert state.tally.judged["S2"] > 0
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_fault_is_found_shrunk_and_stored(tmp_path: Path) -> None:
+    state = run("planted:ends-inside-a-block", tmp_path)
+    assert state.exit_status == 1
+    assert any(signature[0] == "S2" for signature in state.found)
+    for signature, path in state.paths.items():
+        stored = decode_finding(path.read_bytes(), str(path))
+        assert stored == state.found[signature]
+        assert stored.shrunk
+        assert stored.count == state.tally.signatures[signature]
+
+
+def test_what_is_found_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    one = run("planted:ends-inside-a-block", tmp_path / "one", workers=1)
+    two = run("planted:ends-inside-a-block", tmp_path / "two", workers=2)
+    assert one.found == two.found
+    assert one.tally.digest == two.tally.digest
+    assert (one.tally.scenarios, one.tally.judged) == (two.tally.scenarios, two.tally.judged)
+
+
+def test_an_engine_that_does_not_repeat_itself_is_a_class_of_its_own(tmp_path: Path) -> None:
+    state = run("planted:every-other-run", tmp_path)
+    assert {signature[0] for signature in state.found} == {"D1"}
+    assert state.tally.repeated == state.tally.judged["D1"]
+
+
+def test_time_ends_a_campaign_with_shrinking_in_it(tmp_path: Path) -> None:
+    state = run("planted:ends-inside-a-block", tmp_path, scenarios=None, seconds=3.0)
+    assert state.found
+    assert 2.0 < state.clock.fuzzing + state.clock.shrinking < 4.5
+
+
+def test_a_rule_that_was_asked_for_and_never_judged_is_no_pass(tmp_path: Path) -> None:
+    plain = run("reference", tmp_path, only=("shared-prefix",), rules=frozenset({"S2", "L1"}))
+    assert plain.tally.judged["L1"] > 0
+    assert plain.exit_status == 2
+    assert plain.could_not_judge == "nothing to judge by S2"
+
+
+def test_a_campaign_in_which_nothing_ran_is_no_pass(tmp_path: Path) -> None:
+    state = run("reference", tmp_path, only=("eagle", "mamba", "abort-in-flight"), scenarios=1)
+    state.tally.judged.clear()
+    assert state.exit_status == 2
+
+
+def test_hypothesis_draws_a_campaign_that_can_be_repeated(tmp_path: Path) -> None:
+    one = run("reference", tmp_path, backend="hypothesis", workers=1, scenarios=30)
+    two = run("reference", tmp_path, backend="hypothesis", workers=2, scenarios=30)
+    assert one.tally.digest == two.tally.digest
+    assert one.tally.steps > 0
+
+
+def known_from(state: State, expires: datetime.date) -> tuple[Known, ...]:
+    return tuple(
+        Known(signature, document.scenario, "planted", "none", expires) for signature, document in state.found.items()
+    )
+
+
+def test_known_findings_do_not_change_the_status(tmp_path: Path) -> None:
+    first = run("planted:stale-hash", tmp_path)
+    known = known_from(first, TODAY + datetime.timedelta(1))
+    second = run("planted:stale-hash", tmp_path / "again", known=known)
+    assert second.exit_status == 0
+    assert set(second.known.values()) == {"still there"}
+    assert second.tally.signatures == first.tally.signatures
+    assert run("reference", tmp_path / "fixed", known=known).known == dict.fromkeys(second.known, "no longer there")
+
+
+def test_expired_findings_count_as_new(tmp_path: Path) -> None:
+    first = run("planted:stale-hash", tmp_path)
+    second = run("planted:stale-hash", tmp_path / "again", known=known_from(first, TODAY), scenarios=1)
+    assert second.exit_status == 1
+    assert second.found.keys() == first.found.keys()
+    assert all("expired" in status for status in second.known.values())
+
+
+def test_kill_9_loses_no_finding_and_leaves_no_process(tmp_path: Path) -> None:
+    command = "from fuzz.cli import main; main()"
+    options = [
+        "--engine",
+        "planted:ends-inside-a-block",
+        "--time",
+        "60s",
+        "--seed",
+        "1",
+        "--folder",
+        str(tmp_path),
+    ]
+    campaign = subprocess.Popen(
+        [sys.executable, "-c", command, "fuzz", *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: len(list(tmp_path.rglob("[!.]*.json"))) >= 3)
+        children = children_of(campaign.pid)
+        assert children
+    finally:
+        campaign.send_signal(signal.SIGKILL)
+        campaign.wait()
+    for path in tmp_path.rglob("[!.]*.json"):
+        stored = decode_finding(path.read_bytes(), str(path))
+        engine = prepare_engine("planted:ends-inside-a-block")
+        assert stored.engine.name == engine.name.typed
+    wait_until(lambda: not any(is_running(child) for child in children))
+
+
+def wait_until(holds: Any, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("where", ["driver:Worker.plan", "driver:unknown"])
+def test_a_fault_of_the_driver_is_no_finding(where: str) -> None:
+    import msgspec
+
+    from fuzz.engines.open import open_engine
+    from fuzz.engines.protocol import Run
+    from fuzz.smoke import SCENARIO
+
+    engine = open_engine("reference")
+    lines = engine.run(SCENARIO).lines
+    crash = msgspec.json.encode([["crash", "exception", where, "KeyError: 'x'"]])
+    engine.run = lambda scenario, record=True: Run([*lines[:-1], crash])  # type: ignore[method-assign, misc]
+    trial = try_scenario(engine, SCENARIO)
+    assert trial.could_not_run.startswith("the driver failed")
+    assert not trial.verdict.findings

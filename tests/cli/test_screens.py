@@ -1,0 +1,199 @@
+"""Whole screens, as a user sees them. ``pytest --snapshot-update`` writes them anew; read the difference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+
+from fuzz.engines.open import open_engine
+from fuzz.engines.planted import FAULTS
+from fuzz.smoke import SCENARIO
+
+from .conftest import Kvoracle, screen
+
+FAULT = "planted:ends-inside-a-block"
+FUZZ = ("fuzz", "--engine", FAULT, "--seed", "1", "--scenarios", "20", "--workers", "1")
+
+
+@pytest.mark.parametrize("command", ["", "fuzz", "judge", "replay", "shrink", "engines", "schema", "selftest"])
+def test_help(kvoracle: Kvoracle, snapshot: Any, command: str) -> None:
+    result = kvoracle(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert result.output == snapshot
+
+
+def test_fuzz_with_findings(kvoracle: Kvoracle, snapshot: Any) -> None:
+    result = kvoracle(*FUZZ)
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert screen(result.stdout) == snapshot
+
+
+def test_fuzz_without_findings(kvoracle: Kvoracle, snapshot: Any) -> None:
+    result = kvoracle("fuzz", "--engine", "reference", "--seed", "1", "--scenarios", "20", "--workers", "2")
+    assert result.exit_code == 0
+    assert screen(result.stdout) == snapshot
+
+
+def test_fuzz_that_could_not_judge(kvoracle: Kvoracle, snapshot: Any) -> None:
+    only = ("--only", "shared-prefix", "--rule", "S2,L1")
+    result = kvoracle("fuzz", "--engine", "reference", "--seed", "1", "--scenarios", "5", "--workers", "1", *only)
+    assert result.exit_code == 2
+    assert result.stderr == "kvoracle: could not judge: nothing to judge by S2\n"
+    assert screen(result.stdout) == snapshot
+
+
+def test_fuzz_as_json(kvoracle: Kvoracle) -> None:
+    result = kvoracle(*FUZZ, "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == document["exit_status"] == 1
+    assert document["engine"]["name"] == FAULT
+    assert document["settings"]["source"]["seed"] == 1
+    assert all(Path(finding["path"]).is_file() for finding in document["findings"])
+    assert result.stderr.startswith(FAULT)
+
+
+def stored(kvoracle: Kvoracle) -> Path:
+    kvoracle(*FUZZ, "--rule", "S2")
+    return min(Path("kvoracle-findings").rglob("S2*.json"))
+
+
+def test_replay(kvoracle: Kvoracle, snapshot: Any) -> None:
+    path = str(stored(kvoracle))
+    again = kvoracle("replay", path, "--engine", FAULT)
+    fixed = kvoracle("replay", path, "--engine", "reference")
+    assert (again.exit_code, fixed.exit_code) == (1, 0)
+    assert screen(again.stdout) == snapshot(name="still there")
+    assert screen(fixed.stdout) == snapshot(name="fixed")
+
+
+def test_replay_as_json(kvoracle: Kvoracle) -> None:
+    stored(kvoracle)
+    result = kvoracle("replay", "kvoracle-findings", "--engine", "reference", "--json")
+    document = json.loads(result.stdout)
+    assert {item["word"] for item in document["items"]} == {"FIXED"}
+
+
+def test_replay_of_what_cannot_run(kvoracle: Kvoracle, snapshot: Any) -> None:
+    Path("bad.json").write_bytes(msgspec.json.encode(SCENARIO).replace(b'"budget":16', b'"budget":1'))
+    result = kvoracle("replay", "bad.json", "--engine", "reference")
+    assert result.exit_code == 2
+    assert screen(result.stdout) == snapshot
+
+
+def test_shrink(kvoracle: Kvoracle, snapshot: Any) -> None:
+    Path("scenario.json").write_bytes(msgspec.json.encode(SCENARIO))
+    result = kvoracle("shrink", "scenario.json", "--engine", FAULT, "--rule", "S2")
+    assert result.exit_code == 1
+    assert screen(result.stdout) == snapshot
+
+
+def test_shrink_of_what_shows_nothing(kvoracle: Kvoracle) -> None:
+    Path("scenario.json").write_bytes(msgspec.json.encode(SCENARIO))
+    result = kvoracle("shrink", "scenario.json", "--engine", "reference")
+    assert result.exit_code == 2
+    assert result.stderr == "kvoracle: scenario.json: reference gives no finding on it; there is nothing to shrink\n"
+
+
+def trace(engine: str) -> bytes:
+    return open_engine(engine).run(SCENARIO).trace()
+
+
+def test_judge(kvoracle: Kvoracle, snapshot: Any) -> None:
+    Path("bad.jsonl.zst").write_bytes(zstandard.compress(trace(FAULT)))
+    Path("good.jsonl").write_bytes(trace("reference"))
+    result = kvoracle("judge", "good.jsonl", "bad.jsonl.zst", "--rule", "S2,C1")
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert screen(result.stdout) == snapshot
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_judge_keeps_the_verdict_on_what_was_not_cut_off(kvoracle: Kvoracle, compressed: bool) -> None:
+    head, tail = trace(FAULT)[:-200], trace(FAULT)[-200:]
+    # A recorder that flushes now and then writes several frames.
+    data = zstandard.compress(head) + zstandard.compress(tail)[:-10] if compressed else head
+    Path("cut.jsonl").write_bytes(data)
+    result = kvoracle("judge", "cut.jsonl", "--json")
+    (document,) = json.loads(result.stdout)
+    assert document["word"] == "violates"
+    assert result.exit_code == 1
+    assert "cut off" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_archive_of_which_nothing_is_left_is_told(kvoracle: Kvoracle) -> None:
+    Path("cut.zst").write_bytes(zstandard.compress(trace(FAULT))[:-10])
+    result = kvoracle("judge", "cut.zst")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("kvoracle: cut.zst: the archive is cut off")
+
+
+def test_a_cut_off_clean_trace_is_no_pass(kvoracle: Kvoracle) -> None:
+    Path("cut.jsonl").write_bytes(trace("reference")[:-10])
+    result = kvoracle("judge", "cut.jsonl")
+    assert result.exit_code == 2
+
+
+def test_selftest(kvoracle: Kvoracle) -> None:
+    result = kvoracle("selftest", "--json")
+    document = json.loads(result.stdout)
+    assert document["missed"] == []
+    assert result.exit_code == 0
+    assert document["seconds"] < 60
+    assert {control["rule"] for control in document["controls"]} >= {"C1", "C2", "A1", "A2", "A3", "D1"}
+
+
+def test_selftest_fails_when_a_control_is_missed(kvoracle: Kvoracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.commands.selftest.controls", lambda: ["stale-hash"])
+    # Said to break a rule that nothing in it breaks.
+    monkeypatch.setitem(FAULTS, "stale-hash", dataclasses.replace(FAULTS["stale-hash"], rule="P3"))
+    result = kvoracle("selftest", "--workers", "1", "--scenarios", "20")
+    assert result.exit_code == 1
+    assert "MISSED" in result.stdout
+
+
+def test_engines(kvoracle: Kvoracle, snapshot: Any) -> None:
+    assert screen(kvoracle("engines", "list").stdout) == snapshot(name="list")
+    assert kvoracle("engines", "check", "--engine", "reference").stdout == snapshot(name="check")
+    broken = kvoracle("engines", "check", "--engine", "planted:junction-ignored")
+    assert broken.exit_code == 1
+
+
+@pytest.mark.parametrize("document", ["scenario", "header", "records", "finding"])
+def test_schema_describes_what_is_written(kvoracle: Kvoracle, document: str) -> None:
+    result = kvoracle("schema", document)
+    assert result.exit_code == 0
+    assert "$ref" in json.loads(result.stdout) or "items" in json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fuzz", "--engine", "vlm"),
+        ("fuzz", "--engine", "planted:stale-hsh"),
+        ("fuzz", "--engine", "reference", "--policy", "0.1"),
+        ("fuzz", "--engine", "reference", "--rule", "S99"),
+        ("fuzz", "--engine", "reference", "--only", "mambo"),
+        ("fuzz", "--engine", "reference", "--only", "mamba", "--without", "mamba"),
+        ("fuzz", "--engine", "reference", "--known", "none.toml"),
+        ("replay", "empty.json", "--engine", "reference"),
+        ("shrink", "empty.json", "--engine", "reference"),
+        ("judge", "empty.json"),
+        ("judge", "none.jsonl"),
+        ("engines", "remove", "vllm==9.9.9"),
+    ],
+    ids=" ".join,
+)
+def test_bad_input_is_told_in_one_line(kvoracle: Kvoracle, snapshot: Any, arguments: tuple[str, ...]) -> None:
+    Path("empty.json").write_bytes(b"")
+    result = kvoracle(*arguments)
+    assert result.exit_code == 2
+    assert len(screen(result.output).strip().splitlines()) <= 2
+    assert screen(result.output) == snapshot

@@ -1,0 +1,221 @@
+"""An engine's process may do whatever it likes: each run ends in time and says what happened."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzz.engines.process import EngineLoadError, VllmEngine, child_environment
+from fuzz.engines.protocol import Run
+from fuzz.engines.provision import Launch
+from oracle.scenario import Geometry, Group, Limits, Scenario
+
+FAKE = Path(__file__).parent / "fake_drivers" / "fake.py"
+
+
+def scenario(note: str = "") -> Scenario:
+    return Scenario(Geometry((Group("full", 16),), 16, 10), Limits(64, 2), (), note=note)
+
+
+def launch(**environment: str) -> Launch:
+    return Launch(Path(sys.executable), (), "0.33.0", "0.33.0", "fake 0.33.0", tuple(environment.items()))
+
+
+def engine_with(**options: Any) -> VllmEngine:
+    options = {"hang_seconds": 1.5, "load_seconds": 20.0, "growth_mb_max": 100.0} | options
+    return VllmEngine("fake", options.pop("launch", launch()), driver=FAKE, **options)
+
+
+@pytest.fixture
+def engine() -> Iterator[VllmEngine]:
+    with engine_with() as built:
+        yield built
+
+
+def pid(run: Run) -> int:
+    return int(json.loads(run.lines[0])["pid"])
+
+
+def crash(run: Run) -> tuple[str, str, str]:
+    """Kind, place and message of the one crash record that ends the run."""
+    ((tag, kind, where, message),) = json.loads(run.lines[-1])
+    assert tag == "crash"
+    return kind, where, message
+
+
+def is_alive(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+def test_one_process_serves_many_scenarios(engine: VllmEngine) -> None:
+    first, second = engine.run(scenario()), engine.run(scenario(), record=False)
+    assert pid(first) == pid(second)
+    assert first.lines[1:] == [b"[]"]
+    assert first.cpu == {"calls": 0.5}
+    assert [json.loads(run.lines[0])["record"] for run in (first, second)] == [True, False]
+
+
+def test_a_refusal_is_no_crash(engine: VllmEngine) -> None:
+    refused, after = engine.run(scenario("refuse")), engine.run(scenario())
+    assert (refused.lines, refused.refused) == ([], "it will not have it")
+    assert after.refused == ""
+    assert len(after.lines) == 2
+
+
+@pytest.mark.parametrize("note", ["hang", "deaf"])
+def test_a_hang_is_told_in_time_and_the_process_replaced(engine: VllmEngine, note: str) -> None:
+    before = pid(engine.run(scenario()))
+    started = time.monotonic()
+    kind, where, _ = crash(engine.run(scenario(note)))
+    assert time.monotonic() - started < 10
+    assert kind == "hang"
+    assert not is_alive(before)
+    if note == "hang":  # one that ignores the signal cannot say where it is
+        assert where == "fake.stuck_in_the_scheduler"
+    assert pid(engine.run(scenario())) != before
+
+
+@pytest.mark.parametrize(
+    ("note", "words"),
+    [
+        ("exit:3", "exit code 3; last line printed: the last thing it said"),
+        ("segfault", "killed by SIGSEGV"),
+        ("truncate", "exit code 0"),
+        ("garbage", "which is none"),
+        ("unknown", "unknown kind"),
+        ("bad-end", "no proper frame"),
+    ],
+)
+def test_a_dead_or_babbling_process_is_told_and_replaced(engine: VllmEngine, note: str, words: str) -> None:
+    run = engine.run(scenario(note))
+    kind, _, message = crash(run)
+    assert kind == "died"
+    assert words in message
+    assert len(run.lines) == 2  # the header and the crash: half a frame is no line
+    assert pid(engine.run(scenario())) != pid(run)
+
+
+def test_the_last_words_are_those_of_this_run(engine: VllmEngine) -> None:
+    engine.run(scenario("noise"))
+    _, _, message = crash(engine.run(scenario("truncate")))
+    assert "garbage" not in message
+
+
+def test_what_the_engine_prints_does_not_disturb(engine: VllmEngine) -> None:
+    assert engine.run(scenario("noise")).lines[1:] == [b"[]"]
+
+
+def test_a_process_that_grows_is_told_and_replaced() -> None:
+    with engine_with(hang_seconds=20.0) as engine:
+        first = engine.run(scenario("grow:80"))  # sets the level
+        calm = engine.run(scenario("grow:60"))
+        grown = engine.run(scenario("grow:60"))
+        assert pid(first) == pid(calm) == pid(grown)
+        assert calm.lines[-1] == b"[]"
+        assert crash(grown)[0] == "memory"
+        assert pid(engine.run(scenario())) != pid(grown)
+
+
+def test_growth_within_a_scenario_is_stopped_before_it_ends() -> None:
+    with engine_with(hang_seconds=60.0) as engine:
+        engine.run(scenario())
+        started = time.monotonic()
+        assert crash(engine.run(scenario("grow-and-hang:200")))[0] == "memory"
+        assert time.monotonic() - started < 30
+
+
+def test_an_endless_scenario_is_stopped() -> None:
+    with engine_with(run_seconds=1.0) as engine:
+        run = engine.run(scenario("endless"))
+    assert crash(run)[0] == "hang"
+    assert len(run.lines) > 10
+
+
+def test_large_many_and_slow_frames_arrive_whole() -> None:
+    with engine_with(hang_seconds=20.0) as engine:
+        assert len(engine.run(scenario("big:8")).lines[1]) == (8 << 20) + 2
+        assert engine.run(scenario("many:20000")).lines[1:-1] == [b'["%d"]' % index for index in range(20000)]
+        assert engine.run(scenario("trickle")).lines[1] == b'["slowly"]'
+
+
+def test_a_scenario_larger_than_the_pipe_is_taken(engine: VllmEngine) -> None:
+    # The fake takes no notice of what it does not know; only the size matters here.
+    run = engine.run(scenario("many:1" + " " * (1 << 20)))
+    assert run.lines[-1] == b"[]"
+
+
+def test_a_process_that_takes_nothing_is_a_hang(engine: VllmEngine) -> None:
+    process = pid(engine.run(scenario()))
+    os.kill(process, 19)  # SIGSTOP: alive, and reading nothing
+    assert crash(engine.run(scenario(" " * (1 << 20))))[0] == "hang"
+    assert not is_alive(process)
+
+
+def test_a_process_killed_between_runs_is_told(engine: VllmEngine) -> None:
+    os.kill(pid(engine.run(scenario())), 9)
+    kind, _, message = crash(engine.run(scenario()))
+    assert kind == "died"
+    assert "SIGKILL" in message
+    assert engine.run(scenario()).lines[-1] == b"[]"
+
+
+def test_a_missing_dependency_is_named_with_its_remedy() -> None:
+    engine = engine_with(launch=launch(FAKE_LOAD="missing"))
+    with pytest.raises(EngineLoadError) as caught:
+        engine.start()
+    assert f"{sys.executable} -m pip install a_module_that_nobody_has" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_slow_loading_and_silent_death_are_told_in_one_line() -> None:
+    with pytest.raises(EngineLoadError, match="did not load within 1 s"):
+        engine_with(launch=launch(FAKE_LOAD="slow"), load_seconds=1.0).start()
+    with pytest.raises(EngineLoadError, match="killed by SIGKILL"):
+        engine_with(launch=launch(FAKE_LOAD="killed")).start()
+    nowhere = Launch(Path("/nonexistent/python"), (), "0.33.0", "0.33.0", "fake")
+    with pytest.raises(EngineLoadError, match="cannot be started"):
+        engine_with(launch=nowhere).start()
+
+
+def test_the_process_sees_a_fixed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PREFIX_CACHE_RETENTION_INTERVAL", "7")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere/of/ours")
+    with engine_with(launch=launch(EXTRA="1")) as engine:
+        header = json.loads(engine.run(scenario()).lines[0])
+    seen = header["environment"]
+    assert "VLLM_PREFIX_CACHE_RETENTION_INTERVAL" not in seen
+    assert "PYTHONPATH" not in seen
+    assert (seen["VLLM_PLUGINS"], seen["PYTHONHASHSEED"], seen["CUDA_VISIBLE_DEVICES"]) == ("", "0", "")
+    assert seen["EXTRA"] == "1"
+    assert str(FAKE.parent) not in header["path"]
+    shown = child_environment(Launch(Path("python"), ("/a", "/b"), "0.33.0", "0.33.0", "x"))
+    assert shown["PYTHONPATH"] == f"/a{os.pathsep}/b"
+
+
+def test_the_process_can_be_pinned_to_a_core() -> None:
+    core = min(os.sched_getaffinity(0))
+    with engine_with(core=core) as engine:
+        assert os.sched_getaffinity(pid(engine.run(scenario()))) == {core}
+
+
+def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pipes_before = len(os.listdir("/proc/self/fd"))
+    closed, forgotten = engine_with(), engine_with()
+    processes = [pid(engine.run(scenario())) for engine in (closed, forgotten)]
+    crash(closed.run(scenario("exit:1")))
+    processes.append(pid(closed.run(scenario())))
+    closed.close()
+    del forgotten
+    gc.collect()
+    assert not [process for process in processes if is_alive(process)]
+    assert len(os.listdir("/proc/self/fd")) == pipes_before
+    assert list(tmp_path.iterdir()) == []
