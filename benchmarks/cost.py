@@ -23,6 +23,7 @@ from fuzz.engines.open import Prepared, open_prepared, prepare_engine
 from fuzz.engines.protocol import Engine
 from fuzz.sources import Scenarios, scenario_source
 from fuzz.supported import unsupported, withheld
+from fuzz.worker import settle, share_core
 from oracle.judge import judge_lines
 from oracle.scenario import Scenario
 
@@ -134,8 +135,9 @@ def main(name: str, scenarios: int, no_workers: bool) -> None:
     drawn, generation = generate(prepared, scenarios)
     core = min(os.sched_getaffinity(0))
     every_core = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    share_core(core)
     engine = open_prepared(prepared, core=core)
+    settle()
     try:
         for scenario in drawn[:WARM_UP]:
             engine.run(scenario)

@@ -6,6 +6,7 @@ belongs to worker i modulo the number of workers, so what is found does not depe
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -27,6 +28,23 @@ from oracle.scenario import Scenario
 from oracle.verdict import Finding
 
 REPORT_SECONDS = 0.25
+
+
+def share_core(core: int) -> None:
+    """Pin this process to the core that its engine runs on, and let the engine go first.
+
+    As a batch process it does not interrupt the engine for every frame that comes, but takes many at once.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    os.sched_setaffinity(0, {core})
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def settle() -> None:
+    """Take what is loaded by now out of the garbage collector's sight: a judge's objects do not outlive a trace."""
+    gc.collect()
+    gc.freeze()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,11 +143,12 @@ def main(parent: Connection, plan: Plan) -> None:
     # Ctrl-C goes to the whole group; the parent decides what it means. The engine inherits this, so that
     # an interrupt never looks like a crash of the engine.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if plan.core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {plan.core})
+    if plan.core is not None:
+        share_core(plan.core)
     try:
         engine = open_prepared(plan.prepared, core=plan.core)
         try:
+            settle()
             parent.send(Ready(engine.version))
             _Worker(parent, plan, engine).serve()
         finally:

@@ -21,6 +21,7 @@ class RequestState:
 
     ``ids``: prefix ids of its tokens, outputs that are not sampled yet included. ``known``: tokens that
     the scheduler knows. ``looked_up``: junction of its last lookup (None before the first).
+    ``mamba_tails``: per group the position of its partial tail (0: none), where the group is Mamba.
     ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have
     been considered for the cache. ``tainted``: rules that this request has broken already.
     """
@@ -35,6 +36,7 @@ class RequestState:
     hit: int = 0
     computed: int = 0
     preemptions: int = 0
+    mamba_tails: list[int] = field(default_factory=list)
     tables: list[list[int]] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     tainted: set[str] = field(default_factory=set)

@@ -93,9 +93,7 @@ def _check_served(case: Case, record: Lookup, state: RequestState, group: int) -
             case.allow("draft layer of another continuation")
 
 
-def _serving_entry(
-    case: Case, state: RequestState, group: int, block: int, position: int, known: int
-) -> int | None:
+def _serving_entry(case: Case, state: RequestState, group: int, block: int, position: int, known: int) -> int | None:
     """``following`` of an entry of the block that covers the request's first ``position`` tokens, or None."""
     lookahead = case.setup.lookahead_hash
     spec = case.groups[group]

@@ -18,9 +18,7 @@ def check_split(case: Case, record: Split) -> None:
     if record.granted == 0:
         case.cover("empty chunk")
     if case.judged("S1") and not rules.chunk_within_asked(record.asked, record.granted):
-        _report(
-            case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked"
-        )
+        _report(case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked")
     if prefills:
         _check_end(case, record, finish)
         _check_stops(case, record)
@@ -79,9 +77,7 @@ def _check_stops(case: Case, record: Split) -> None:
         stops["partial tail"] = tail
     if record.start < record.junction < record.start + record.granted:
         stops["junction"] = split.junction_stop(setting, record.start, record.prompt, record.junction)
-    if case.judged("S3") and not rules.chunk_crosses_no_stop(
-        record.start, record.granted, list(stops.values())
-    ):
+    if case.judged("S3") and not rules.chunk_crosses_no_stop(record.start, record.granted, list(stops.values())):
         end = record.start + record.granted
         name, stop = min(
             ((name, stop) for name, stop in stops.items() if record.start < stop < end),
@@ -100,9 +96,7 @@ def _check_empty(case: Case, record: Split, finish: int) -> None:
         record.start, record.asked, record.granted, finish, setting.grid, setting.room
     ):
         wanted = "some tokens" if record.granted == 0 else "no tokens"
-        _report(
-            case, "S4", record, wanted, "whether a chunk is empty follows from the next block boundary alone"
-        )
+        _report(case, "S4", record, wanted, "whether a chunk is empty follows from the next block boundary alone")
 
 
 def _check_junction(case: Case, record: Split) -> None:

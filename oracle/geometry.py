@@ -50,9 +50,7 @@ def geometry_class(scenario: Scenario) -> str:
     """
     geometry = scenario.geometry
     counts = Counter(group.kind for group in geometry.groups)
-    name = "+".join(
-        kind if counts[kind] == 1 else f"{counts[kind]}{kind}" for kind in _KIND_ORDER if counts[kind]
-    )
+    name = "+".join(kind if counts[kind] == 1 else f"{counts[kind]}{kind}" for kind in _KIND_ORDER if counts[kind])
     if len({group.block for group in geometry.groups}) > 1:
         name += "/unequal"
     if scenario.features.drafts > 0:

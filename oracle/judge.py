@@ -19,7 +19,7 @@ import msgspec
 from oracle import trace
 from oracle.cache_index import Entry
 from oracle.case import Case, RequestState
-from oracle.check_commits import Window, close_window, note_commit, open_window
+from oracle.check_commits import Window, close_window, mamba_tails, note_commit, open_window
 from oracle.check_lookup import check_lookup
 from oracle.check_split import check_split
 from oracle.ledger import Ledger
@@ -43,9 +43,7 @@ class Judge:
     cannot follow what came before raises ``BadTrace``.
     """
 
-    def __init__(
-        self, header: trace.Header, release: str | None, rules: frozenset[str] | None = None
-    ) -> None:
+    def __init__(self, header: trace.Header, release: str | None, rules: frozenset[str] | None = None) -> None:
         self.case = case = Case(header, release, rules)
         self.ledger = Ledger(case)
         self.window: Window | None = None
@@ -82,12 +80,18 @@ class Judge:
 
     def feed(self, record: trace.AnyRecord) -> None:
         """Judge one record."""
-        self.case.record += 1
-        kind = type(record)
-        if self.window is not None and kind is not trace.Commit and kind is not trace.Evict:
-            close_window(self.case, self.window)
-            self.window = None
-        self._handlers[kind](record)
+        self.feed_all((record,))
+
+    def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
+        """Judge records in order."""
+        case, handlers = self.case, self._handlers
+        for record in records:
+            case.record += 1
+            kind = type(record)
+            if self.window is not None and kind is not trace.Commit and kind is not trace.Evict:
+                close_window(case, self.window)
+                self.window = None
+            handlers[kind](record)
 
     def close(self) -> Verdict:
         """End of the trace."""
@@ -113,14 +117,11 @@ class Judge:
 
     def _add(self, record: trace.Add) -> None:
         ids = self.case.prefixes.of_prompt(record.prompt)
-        self.case.requests[record.request] = RequestState(
-            record.request,
-            ids,
-            record.output,
-            record.prompt_tokens,
-            record.prompt_tokens,
-            len(self.case.groups),
+        state = RequestState(
+            record.request, ids, record.output, record.prompt_tokens, record.prompt_tokens, len(self.case.groups)
         )
+        state.mamba_tails = mamba_tails(self.case, state)
+        self.case.requests[record.request] = state
 
     def _lookup(self, record: trace.Lookup) -> None:
         self._request(record.request).known = record.known
@@ -180,9 +181,7 @@ class Judge:
         first = floor_to(record.position - 1, spec.block)
         content = [ids[record.position]] if spec.kind == "mamba" else ids[first + 1 : record.position + 1]
         following = ids[record.position + 1] if state.known > record.position else 0
-        return Entry(
-            record.group, record.block, ids[reach], record.position, record.digest, content, following
-        )
+        return Entry(record.group, record.block, ids[reach], record.position, record.digest, content, following)
 
     def _evict(self, record: trace.Evict) -> None:
         self.case.cover("eviction")
@@ -235,9 +234,7 @@ class Judge:
             )
         count = max(len(record.scheduled), record.running)
         if count > limits.sequences:
-            case.report(
-                "A3", "step", f"{count} sequences run", expected=f"at most {limits.sequences}", actual=count
-            )
+            case.report("A3", "step", f"{count} sequences run", expected=f"at most {limits.sequences}", actual=count)
         for item in record.scheduled:
             if item.tokens < 1 or item.start < 0 or not 0 <= item.accepted <= item.drafts < item.tokens:
                 case.report(
@@ -303,14 +300,13 @@ class Judge:
         """C2: a read that did not find its content."""
         case = self.case
         spec = case.groups[read.group]
-        what = (
-            f"the state after {read.position} tokens" if spec.kind == "mamba" else f"position {read.position}"
-        )
+        what = f"the state after {read.position} tokens" if spec.kind == "mamba" else f"position {read.position}"
         found = "nothing that was written" if read.found == UNWRITTEN else "other tokens"
         case.report(
             "C2",
             "step",
-            f"{read.request} reads {what} from block {read.block} in {case.name(read.group)}, which holds {found} there",
+            f"{read.request} reads {what} from block {read.block} in {case.name(read.group)}, which holds {found} "
+            "there",
             request=read.request,
             group=read.group,
             block=read.block,
@@ -339,11 +335,7 @@ class Judge:
         entry.reported = True
         spec = case.groups[entry.group]
         held = self._words(content, entry, spec.kind == "mamba")
-        what = (
-            f"the state after {entry.position} tokens"
-            if spec.kind == "mamba"
-            else f"tokens up to {entry.position}"
-        )
+        what = f"the state after {entry.position} tokens" if spec.kind == "mamba" else f"tokens up to {entry.position}"
         case.report(
             "C1",
             "commit",
@@ -424,8 +416,7 @@ def judge_lines(lines: Iterable[bytes], release: str | None, rules: frozenset[st
             raise BadTrace(
                 f"line {number} of the trace is no list of records ({error}); was the file cut off?"
             ) from None
-        for record in records:
-            judge.feed(record)
+        judge.feed_all(records)
     return judge.close()
 
 
@@ -434,9 +425,7 @@ def read_header(line: bytes) -> trace.Header:
     try:
         header = trace.header_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadTrace(
-            f"the first line is no trace header ({error}); `kvoracle schema` prints the format"
-        ) from None
+        raise BadTrace(f"the first line is no trace header ({error}); `kvoracle schema` prints the format") from None
     if header.kvoracle_trace != trace.TRACE_FORMAT_VERSION:
         raise BadTrace(
             f"the trace has format {header.kvoracle_trace}, this kvoracle reads {trace.TRACE_FORMAT_VERSION}: "

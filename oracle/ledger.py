@@ -30,9 +30,7 @@ class Ledger:
         for block in blocks:
             references = self.references.get(block, 0)
             if self.case.judged("A2") and references != 0:
-                self._report(
-                    "A2", "take", block, f"it was handed out as free, and has {references} references"
-                )
+                self._report("A2", "take", block, f"it was handed out as free, and has {references} references")
             self.references[block] = 1
             self.dirty.add(block)
 
@@ -113,7 +111,8 @@ class Ledger:
             for entry in entries
         }
         if cached != index:
-            return f"the cache holds {sorted(cached - index)[:3]} beyond, and lacks {sorted(index - cached)[:3]} of, the trace"
+            more, less = sorted(cached - index)[:3], sorted(index - cached)[:3]
+            return f"the cache holds {more} beyond the trace, and lacks {less} of it"
         return ""
 
 

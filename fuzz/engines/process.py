@@ -242,10 +242,11 @@ class _Process:
         self._folder = Path(tempfile.mkdtemp(prefix="kvoracle-engine-"))
         self._log = self._folder / "log.txt"
         self._log_start = 0
-        self._buffer = bytearray()
+        self._buffer = b""
         self._offset = 0
         self.is_warm = False
         self.deadline = 0.0
+        self._memory_checked = 0.0
         self.memory_mb_max = float("inf")
         self._popen, self._read_fd, self._write_fd = _spawn(launch, driver, self._log)
         self._pipes = [self._read_fd, self._write_fd]
@@ -260,6 +261,8 @@ class _Process:
         if core is not None and hasattr(os, "sched_setaffinity"):
             with contextlib.suppress(OSError):  # it may have died already, which the first read tells
                 os.sched_setaffinity(self._popen.pid, {core})
+                # Not the batch policy that our own process may have on this core (fuzz/worker.py).
+                os.sched_setscheduler(self._popen.pid, os.SCHED_OTHER, os.sched_param(0))
 
     def begin(self, seconds: float) -> None:
         """A run begins, which may take ``seconds``; what the log holds so far is not about it."""
@@ -285,43 +288,54 @@ class _Process:
 
     def frame(self, seconds: float) -> tuple[bytes, bytes]:
         """The next frame's kind and payload; waits for it at most ``seconds``. Raises _Crash."""
+        found = self._take_frame()
+        if found is not None:
+            return found
         silent_until = time.monotonic() + seconds
-        while (found := self._take_frame()) is None:
+        while found is None:
             now = time.monotonic()
             if now >= silent_until:
                 raise _Crash("hang", f"nothing was decided for {seconds:.0f} s")
             if now >= self.deadline:
                 raise _Crash("hang", "the scenario went on and on and was stopped")
-            if self.memory_mb() > self.memory_mb_max:
-                raise _Crash(
-                    "memory", f"{self.memory_mb():.0f} MB of memory within the scenario, {_allowed(self)}"
-                )
+            self._check_memory(now)
             wait = min(_CHECK_SECONDS, silent_until - now, self.deadline - now)
             if self._poll_in.poll(wait * 1000):
                 self._fill()
+                found = self._take_frame()
         return found
+
+    def _check_memory(self, now: float) -> None:
+        """Raise _Crash when the process has grown too much; looks only every ``_CHECK_SECONDS``."""
+        if now < self._memory_checked + _CHECK_SECONDS:
+            return
+        self._memory_checked = now
+        if self.memory_mb() > self.memory_mb_max:
+            raise _Crash(
+                "memory", f"{self.memory_mb():.0f} MB of memory within the scenario, {_allowed(self)}"
+            )
 
     def _take_frame(self) -> tuple[bytes, bytes] | None:
         """Cut the next frame out of what was read, if all of it is there."""
-        start = self._offset + 4
-        if len(self._buffer) < start:
+        buffer, start = self._buffer, self._offset + 4
+        if len(buffer) < start:
             return None
-        length = int.from_bytes(self._buffer[self._offset : start], "little")
+        length = int.from_bytes(buffer[self._offset : start], "little")
         if not 0 < length <= _FRAME_BYTES_MAX:
             raise _Crash("died", f"the driver sent a frame of {length} bytes, which is none")
-        if len(self._buffer) < start + length:
+        end = start + length
+        if len(buffer) < end:
             return None
-        self._offset = start + length
-        return bytes(self._buffer[start : start + 1]), bytes(self._buffer[start + 1 : self._offset])
+        self._offset = end
+        return buffer[start : start + 1], buffer[start + 1 : end]
 
     def _fill(self) -> None:
-        # Frames already handed out go first, once per read and not once per frame.
-        del self._buffer[: self._offset]
-        self._offset = 0
         data = os.read(self._read_fd, _READ_BYTES)
         if not data:
             raise _Crash("died", "the process ended in the middle of it")
-        self._buffer += data
+        # Frames already handed out go first, once per read and not once per frame.
+        self._buffer = self._buffer[self._offset :] + data
+        self._offset = 0
 
     def memory_mb(self) -> float:
         """Resident memory in MB; 0 where the system does not tell (then only the driver does)."""

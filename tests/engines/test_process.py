@@ -63,8 +63,9 @@ def test_one_process_serves_many_scenarios(engine: VllmEngine) -> None:
     assert [json.loads(run.lines[0])["record"] for run in (first, second)] == [True, False]
 
 
-def test_a_refusal_is_no_crash(engine: VllmEngine) -> None:
-    refused, after = engine.run(scenario("refuse")), engine.run(scenario())
+@pytest.mark.parametrize("note", ["refuse", "refuse-late"])
+def test_a_refusal_is_no_crash_and_has_no_lines(engine: VllmEngine, note: str) -> None:
+    refused, after = engine.run(scenario(note)), engine.run(scenario())
     assert (refused.lines, refused.refused) == ([], "it will not have it")
     assert after.refused == ""
     assert len(after.lines) == 2
@@ -122,6 +123,12 @@ def test_a_process_that_grows_is_told_and_replaced() -> None:
         assert calm.lines[-1] == b"[]"
         assert crash(grown)[0] == "memory"
         assert pid(engine.run(scenario())) != pid(grown)
+
+
+def test_the_memory_that_the_driver_tells_counts_too(engine: VllmEngine) -> None:
+    engine.run(scenario("claim:1000"))
+    assert engine.run(scenario("claim:1090")).lines[1:] == []
+    assert crash(engine.run(scenario("claim:1110")))[0] == "memory"
 
 
 def test_growth_within_a_scenario_is_stopped_before_it_ends() -> None:

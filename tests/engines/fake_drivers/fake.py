@@ -69,6 +69,10 @@ def misbehave(word: str, number: int) -> bool:  # noqa: C901, PLR0912 - one bran
         put(frame(b"Z", b""))
     elif word == "bad-end":
         put(frame(b"E", b"nothing of the kind"))
+    elif word == "claim":
+        put(frame(b"E", {"steps": 1, "rss_mb": number}))
+    elif word == "refuse-late":
+        put(frame(b"X", b"it will not have it"))
     elif word == "endless":
         while True:
             put(frame(b"R", b"[]"))
