@@ -23,7 +23,7 @@ from fuzz.engines.open import Prepared, open_prepared, prepare_engine
 from fuzz.engines.protocol import Engine
 from fuzz.sources import Scenarios, scenario_source
 from fuzz.supported import unsupported, withheld
-from fuzz.worker import settle, share_core
+from fuzz.worker import BATCH_SCENARIOS, settle, share_core
 from oracle.judge import judge_lines
 from oracle.scenario import Scenario
 
@@ -84,26 +84,27 @@ def generate(prepared: Prepared, number: int) -> tuple[list[Scenario], float]:
 
 
 def measure(engine: Engine, scenarios: list[Scenario]) -> Cost:
-    """Run the set in both ways and split the time."""
+    """Run the set in both ways, batch by batch as a worker does, and split the time."""
     process, cost = Process(), Cost()
     silent_total = recorded_total = recorded_transport = 0.0
-    for number, scenario in enumerate(scenarios):
+    batches = [scenarios[at : at + BATCH_SCENARIOS] for at in range(0, len(scenarios), BATCH_SCENARIOS)]
+    for number, batch in enumerate(batches):
         for record in (True, False) if number % 2 else (False, True):
             theirs, ours = process.seconds(), time.process_time()
-            run = engine.run(scenario, record=record)
+            runs = [engine.run(scenario, record=record) for scenario in batch]
             ours, theirs = time.process_time() - ours, process.seconds() - theirs
-            transport = run.cpu.get("transport", 0.0)
+            transport = sum(run.cpu.get("transport", 0.0) for run in runs)
             if record:
                 recorded_total += theirs
                 recorded_transport += transport
                 cost.transport += transport + ours
                 started = time.process_time()
-                cost.steps += judge_lines(run.lines, engine.release).steps
+                cost.steps += sum(judge_lines(run.lines, engine.release).steps for run in runs)
                 cost.judge += time.process_time() - started
             else:
                 silent_total += theirs - transport
-                cost.construction += run.cpu["construct"]
-                cost.calls += run.cpu["calls"]
+                cost.construction += sum(run.cpu["construct"] for run in runs)
+                cost.calls += sum(run.cpu["calls"] for run in runs)
     cost.observation = max(0.0, recorded_total - recorded_transport - silent_total)
     cost.driver = max(0.0, silent_total - cost.construction - cost.calls)
     return cost

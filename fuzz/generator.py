@@ -108,9 +108,7 @@ def _draw_features(
         lookahead_hashes=not (drafts and _uses(draw, swarm, "block-drop", 60)),
         policy="priority" if _uses(draw, swarm, "priority", 80) else "fcfs",
         async_depth=_draw_depth(draw, swarm),
-        watermark=draw.choice((0.1, 0.02, 0.05, 0.25))
-        if _uses(draw, swarm, "watermark", 70)
-        else _NO_WATERMARK,
+        watermark=draw.choice((0.1, 0.02, 0.05, 0.25)) if _uses(draw, swarm, "watermark", 70) else _NO_WATERMARK,
         reserve_full_sequence=not _uses(draw, swarm, "optimistic", 80),
     )
 
@@ -152,9 +150,7 @@ def swarm_at(seed: int, index: int, *, only: tuple[str, ...] = (), without: tupl
     return _swarm(seed, index // SWARM_SCENARIOS, only, without)
 
 
-def scenario_at(
-    seed: int, index: int, *, only: tuple[str, ...] = (), without: tuple[str, ...] = ()
-) -> Scenario:
+def scenario_at(seed: int, index: int, *, only: tuple[str, ...] = (), without: tuple[str, ...] = ()) -> Scenario:
     """Scenario ``index`` (from 0) of the campaign with this seed, whoever asks and in whatever order.
 
     ``only`` and ``without`` name features as in ``draw_swarm``. Raises UnknownFeature for others, and

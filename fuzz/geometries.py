@@ -81,9 +81,7 @@ def _mamba_wide(draw: Draw, pair: tuple[int, int], kinds: tuple[GroupKind, ...])
     return [small if kind == "full" else wide if kind == "mamba" else draw.choice(pair) for kind in kinds]
 
 
-def draw_hash_block(
-    draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], blocks: list[int]
-) -> tuple[int, bool]:
+def draw_hash_block(draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], blocks: list[int]) -> tuple[int, bool]:
     """The hash block in tokens, and whether hits at its granularity are asked for.
 
     Asked for only where it is legal: a Mamba group beside another group, and wider than the hash block.

@@ -18,9 +18,7 @@ from oracle.scenario import Scenario
 
 
 @strategies.composite
-def _scenarios(
-    draw: Callable[[SearchStrategy[Any]], Any], only: tuple[str, ...], without: tuple[str, ...]
-) -> Scenario:
+def _scenarios(draw: Callable[[SearchStrategy[Any]], Any], only: tuple[str, ...], without: tuple[str, ...]) -> Scenario:
     source = HypothesisDraw(draw)
     return generate(source, draw_swarm(source, only, without))
 

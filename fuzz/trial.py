@@ -45,29 +45,50 @@ class Trial(msgspec.Struct):
         return str(_decoder.decode(self.lines[0]).get("runner", "")) if self.lines else ""
 
 
-def try_scenario(engine: Engine, scenario: Scenario, rules: Rules = None, *, repeat: bool = False) -> Trial:
-    """Run the scenario and judge its trace by ``rules``.
+class Ran(msgspec.Struct):
+    """A scenario that an engine ran, not judged yet. ``again``: the second trace, where it was run twice."""
 
-    ``repeat`` runs it a second time on the same engine and compares the two traces byte by byte; a
-    difference is a D1 finding. Whatever the engine does is in the result.
-    """
+    scenario: Scenario
+    run: Run
+    seconds: dict[str, float]
+    again: list[bytes] | None = None
+
+
+def run_scenario(engine: Engine, scenario: Scenario, rules: Rules = None, *, repeat: bool = False) -> Ran:
+    """Run the scenario; ``repeat`` runs it a second time on the same engine, for D1 to compare."""
     started = time.process_time()
     run = engine.run(scenario)
-    ran = time.process_time()
-    seconds = _engine_seconds(run, ran - started)
-    if reason := _could_not_run(run):
-        return Trial(run.lines, Verdict(), reason, seconds)
+    ran = Ran(scenario, run, _engine_seconds(run, time.process_time() - started))
+    wanted = repeat and (rules is None or "D1" in rules) and not _could_not_run(run)
+    if wanted and crash_kind(run.lines) not in _UNREPEATABLE:
+        ran.again = engine.run(scenario).lines
+    return ran
+
+
+def judge_run(ran: Ran, release: str | None, rules: Rules = None) -> Trial:
+    """Judge what an engine did by ``rules``, and compare the two traces of a scenario that was run twice.
+
+    A difference is a D1 finding. Whatever the engine did is in the result.
+    """
+    lines, seconds = ran.run.lines, ran.seconds
+    if reason := _could_not_run(ran.run):
+        return Trial(lines, Verdict(), reason, seconds)
+    started = time.process_time()
     try:
-        verdict = judge_lines(run.lines, engine.release, rules)
+        verdict = judge_lines(lines, release, rules)
     except Exception as error:  # one trace that the judge cannot digest must not end a campaign
-        return Trial(run.lines, Verdict(), f"the judge failed: {type(error).__name__}: {error}", seconds)
-    seconds["judge"] = time.process_time() - ran
-    repeat = repeat and (rules is None or "D1" in rules) and crash_kind(run.lines) not in _UNREPEATABLE
-    if repeat:
+        return Trial(lines, Verdict(), f"the judge failed: {type(error).__name__}: {error}", seconds)
+    seconds["judge"] = time.process_time() - started
+    if ran.again is not None:
         verdict.judged["D1"] = verdict.judged.get("D1", 0) + 1
-        if found := first_difference(run.lines, engine.run(scenario).lines, geometry_class(scenario)):
+        if found := first_difference(lines, ran.again, geometry_class(ran.scenario)):
             verdict.findings.append(found)
-    return Trial(run.lines, verdict, "", seconds, repeat)
+    return Trial(lines, verdict, "", seconds, ran.again is not None)
+
+
+def try_scenario(engine: Engine, scenario: Scenario, rules: Rules = None, *, repeat: bool = False) -> Trial:
+    """Run the scenario and judge its trace by ``rules``; with ``repeat`` by D1, too."""
+    return judge_run(run_scenario(engine, scenario, rules, repeat=repeat), engine.release, rules)
 
 
 def crash_kind(lines: list[bytes]) -> str:

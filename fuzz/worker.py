@@ -23,11 +23,13 @@ from fuzz.sources import Scenarios, scenario_source
 from fuzz.story import Row, story
 from fuzz.supported import unsupported
 from fuzz.tally import Signature, Tally, by_signature
-from fuzz.trial import Rules, Trial, try_scenario
+from fuzz.trial import Ran, Rules, Trial, judge_run, run_scenario
 from oracle.scenario import Scenario
 from oracle.verdict import Finding
 
 REPORT_SECONDS = 0.25
+BATCH_SCENARIOS = 16
+"""Scenarios that a worker runs before it judges them; a few hundredths of a second's work."""
 
 
 def share_core(core: int) -> None:
@@ -42,9 +44,10 @@ def share_core(core: int) -> None:
 
 
 def settle() -> None:
-    """Take what is loaded by now out of the garbage collector's sight: a judge's objects do not outlive a trace."""
+    """Spare the garbage collector: what is loaded by now stays, and a judge's objects do not outlive a trace."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,42 +190,58 @@ class _Worker:
     def _fuzz(self) -> None:
         limit = self._plan.scenarios
         while (limit is None or self._next < limit) and not self._parent.poll():
-            self._run(self._next)
-            self._next += self._plan.workers
+            last = self._next + BATCH_SCENARIOS * self._plan.workers
+            indices = range(self._next, last if limit is None else min(last, limit), self._plan.workers)
+            self._run(indices)
+            self._next += len(indices) * self._plan.workers
             if time.monotonic() - self._reported >= REPORT_SECONDS:
                 self._report(idle=False)
         self._report(idle=True)
 
-    def _run(self, index: int) -> None:
-        started = time.process_time()
-        scenario = self._scenarios(index)
-        generated = time.process_time() - started
-        if self._unsupported(scenario):
-            self._tally.skip(generated)
-            return
-        trial = self._try(scenario, repeat=index % self._plan.repeat_every == 0)
-        trial.seconds["generation"] = generated
+    def _run(self, indices: range) -> None:
+        """Run some scenarios, then judge them: a core's caches serve one of the two at a time."""
+        batch: list[tuple[int, Ran]] = []
+        try:
+            for index in indices:
+                started = time.process_time()
+                scenario = self._scenarios(index)
+                generated = time.process_time() - started
+                if self._unsupported(scenario):
+                    self._tally.skip(generated)
+                    continue
+                repeat = index % self._plan.repeat_every == 0
+                ran = run_scenario(self._engine, scenario, self._plan.rules, repeat=repeat)
+                ran.seconds["generation"] = generated
+                batch.append((index, ran))
+        finally:
+            # Also when the engine cannot be started again: what ran until then may hold a finding.
+            for index, ran in batch:
+                self._take(index, ran)
+
+    def _take(self, index: int, ran: Ran) -> None:
+        """Judge one scenario of a campaign, and tell the parent of each signature once."""
+        trial = self._judge(ran)
         self._tally.add(index, trial)
         for signature, finding in by_signature(trial.verdict.findings).items():
             if signature not in self._signatures:
                 self._signatures.add(signature)
                 rows = story(trial.lines, finding, trial.verdict.judged)
-                self._parent.send(Seen(index, finding, scenario, trial.runner, rows))
+                self._parent.send(Seen(index, finding, ran.scenario, trial.runner, rows))
 
     def _report(self, *, idle: bool) -> None:
         self._parent.send(Progress(self._tally, idle))
         self._tally = Tally()
         self._reported = time.monotonic()
 
-    def _try(self, scenario: Scenario, *, repeat: bool) -> Trial:
-        trial = try_scenario(self._engine, scenario, self._plan.rules, repeat=repeat)
+    def _judge(self, ran: Ran) -> Trial:
+        trial = judge_run(ran, self._engine.release, self._plan.rules)
         if any(finding.rule == "D1" for finding in trial.verdict.findings):
             # An engine that does not repeat itself carries something over; the next trial gets a fresh one.
             self._engine.close()
         return trial
 
     def _try_for(self, signature: Signature, scenario: Scenario) -> tuple[Trial, Finding | None]:
-        trial = self._try(scenario, repeat=signature[0] == "D1")
+        trial = self._judge(run_scenario(self._engine, scenario, self._plan.rules, repeat=signature[0] == "D1"))
         return trial, by_signature(trial.verdict.findings).get(signature)
 
     def _recheck(self, order: Recheck) -> None:

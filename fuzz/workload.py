@@ -117,9 +117,7 @@ def _prompt(
     return (f"{own}:{length}",), length, ""
 
 
-def _with_tail(
-    draw: Draw, sizes: Sizes, prompt: tuple[str, ...], tokens: int, own: str
-) -> tuple[tuple[str, ...], int]:
+def _with_tail(draw: Draw, sizes: Sizes, prompt: tuple[str, ...], tokens: int, own: str) -> tuple[tuple[str, ...], int]:
     """The prompt, mostly followed by tokens of its own, so that the whole ends near a boundary or not."""
     room = sizes.prompt - tokens
     if room < 1 or draw.chance(15):

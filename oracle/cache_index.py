@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Entry:
     """One hash of one block.
 
     ``key``: id of the prefix that the hash covers (lookahead tokens included). ``position``: tokens it
     stands for. ``content``: the prefix ids that the block must hold, from its first slot (attention) or
     the one state (Mamba). ``following``: id of one token more, as its writer had it (0: not known then).
-    ``reported``: a fault of this entry has been reported already.
+    ``reported``: a fault of this entry has been reported already. ``gone``: its block lost it.
     """
 
     group: int
@@ -23,6 +23,7 @@ class Entry:
     content: list[int]
     following: int
     reported: bool = False
+    gone: bool = False
 
 
 class CacheIndex:
@@ -42,6 +43,7 @@ class CacheIndex:
         """A block lost all its hashes; gives what they were."""
         entries = self.by_block.pop(block, [])
         for entry in entries:
+            entry.gone = True
             holders = self.by_key.get((entry.group, entry.key))
             if holders is not None:
                 holders.pop(block, None)
@@ -51,5 +53,8 @@ class CacheIndex:
 
     def clear(self) -> None:
         """The cache was reset. What digests name stays true."""
+        for entries in self.by_block.values():
+            for entry in entries:
+                entry.gone = True
         self.by_block.clear()
         self.by_key.clear()

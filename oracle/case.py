@@ -15,7 +15,7 @@ from reference.rules import RULES
 from reference.worker import Memory
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class RequestState:
     """What is known of one request.
 
@@ -79,12 +79,12 @@ class Case:
         self.step = 0
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
 
-    def judged(self, rule: str) -> bool:
-        """Note that ``rule`` has something to judge here; False if it is not asked for."""
+    def judged(self, rule: str, times: int = 1) -> bool:
+        """Note that ``rule`` has something to judge here, so many times; False if it is not asked for."""
         if rule not in self.rules:
             return False
         counts = self.verdict.judged
-        counts[rule] = counts.get(rule, 0) + 1
+        counts[rule] = counts.get(rule, 0) + times
         return True
 
     def cover(self, event: str, times: int = 1) -> None:

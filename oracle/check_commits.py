@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from oracle.cache_index import Entry
 from oracle.case import Case, RequestState
-from oracle.trace import Cache, Commit
+from oracle.trace import Cache
 from reference import boundaries, retention, tails
 from reference.arithmetic import ceil_div
 from reference.policy import NEWEST, Policy
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Window:
     """One call of a group's caching: its record, the block numbers considered, and the commits seen."""
 
@@ -26,6 +25,16 @@ class Window:
     end: int
     expected: set[tuple[int, int]]
     seen: set[tuple[int, int]] = field(default_factory=set)
+
+
+def nothing_new(case: Case, record: Cache) -> bool:
+    """Whether a call can neither fill a block nor reach a partial tail, so that nothing may be committed."""
+    state, spec = case.requests[record.request], case.groups[record.group]
+    if record.tokens // spec.block > state.cached[record.group]:
+        return False
+    if spec.kind == "full":
+        return spec.block == case.setup.hash_block
+    return spec.kind == "swa" or not (record.tokens == state.mamba_tails[record.group] or case.setup.exact_junction)
 
 
 def open_window(case: Case, record: Cache) -> Window:
@@ -115,11 +124,6 @@ def _at_exact_junction(case: Case, window: Window) -> bool:
         and tokens % case.setup.hash_block == 0
         and window.state.computed < tokens <= window.state.prompt
     )
-
-
-def note_commit(case: Case, window: Window, record: Commit, entry: Entry) -> None:
-    """A commit inside the window."""
-    window.seen.add((record.position, record.block))
 
 
 def close_window(case: Case, window: Window) -> None:

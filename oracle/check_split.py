@@ -20,8 +20,9 @@ def check_split(case: Case, record: Split) -> None:
     if case.judged("S1") and not rules.chunk_within_asked(record.asked, record.granted):
         _report(case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked")
     if prefills:
-        _check_end(case, record, finish)
-        _check_stops(case, record)
+        tail = split.partial_tail(case.policy or NEWEST, case.split_setting, record.prompt)
+        _check_end(case, record, finish, tail)
+        _check_stops(case, record, tail)
         _check_empty(case, record, finish)
     _check_junction(case, record)
     if case.policy is not None and case.judged("M1"):
@@ -44,10 +45,10 @@ def check_split(case: Case, record: Split) -> None:
             )
 
 
-def _check_end(case: Case, record: Split, finish: int) -> None:
+def _check_end(case: Case, record: Split, finish: int, tail: int) -> None:
     """S2: where a chunk short of the prefill end may end."""
-    setting, policy = case.split_setting, case.policy or NEWEST
-    stops = [split.partial_tail(policy, setting, record.prompt)]
+    setting = case.split_setting
+    stops = [tail]
     if setting.exact_junction:
         stops.append(record.junction)
     if case.judged("S2") and not rules.chunk_end_is_useful(
@@ -64,11 +65,10 @@ def _check_end(case: Case, record: Split, finish: int) -> None:
         )
 
 
-def _check_stops(case: Case, record: Split) -> None:
+def _check_stops(case: Case, record: Split, tail: int) -> None:
     """S3: which positions a chunk may not run across."""
     setting, policy = case.split_setting, case.policy or NEWEST
     last = split.last_cacheable_position(policy, setting, record.known)
-    tail = split.partial_tail(policy, setting, record.prompt)
     stops = {"last cacheable position": last}
     for block in case.mamba_blocks:
         if record.start % block != 0:

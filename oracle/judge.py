@@ -19,7 +19,7 @@ import msgspec
 from oracle import trace
 from oracle.cache_index import Entry
 from oracle.case import Case, RequestState
-from oracle.check_commits import Window, close_window, mamba_tails, note_commit, open_window
+from oracle.check_commits import Window, close_window, mamba_tails, nothing_new, open_window
 from oracle.check_lookup import check_lookup
 from oracle.check_split import check_split
 from oracle.ledger import Ledger
@@ -47,6 +47,7 @@ class Judge:
         self.case = case = Case(header, release, rules)
         self.ledger = Ledger(case)
         self.window: Window | None = None
+        self.idle_cache: trace.Cache | None = None
         self.pending: list[Entry] = []
         self.evicted: dict[int, Entry] = {}
         self.idle_steps = 0
@@ -135,14 +136,20 @@ class Judge:
             self.case.cover("allocation refused")
 
     def _cache(self, record: trace.Cache) -> None:
-        self.window = open_window(self.case, record)
+        self._request(record.request)
+        # Most calls change nothing; a window is opened for those only if a commit comes all the same.
+        self.idle_cache = record if nothing_new(self.case, record) else None
+        if self.idle_cache is None:
+            self.window = open_window(self.case, record)
 
     def _commit(self, record: trace.Commit) -> None:
         entry = self._entry_of(record)
         if entry is None:
             return
+        if self.window is None and self.idle_cache is not None and record.request:
+            self.window = open_window(self.case, self.idle_cache)
         if self.window is not None and record.request:
-            note_commit(self.case, self.window, record, entry)
+            self.window.seen.add((record.position, record.block))
         self.case.index.add(entry)
         self.pending.append(entry)
 
@@ -316,22 +323,25 @@ class Judge:
 
     def _check_content(self) -> None:
         """C1 for hashes that are new, and for hashed blocks that were written."""
-        case, index = self.case, self.case.index
-        entries = [entry for entry in self.pending if entry in index.by_block.get(entry.block, ())]
-        for block in case.memory.written:
-            entries.extend(index.by_block.get(block, ()))
-        case.memory.written.clear()
+        case, index, memory = self.case, self.case.index, self.case.memory
+        entries = [entry for entry in self.pending if not entry.gone]
+        for block in memory.written:
+            if block in index.by_block:
+                entries.extend(index.by_block[block])
+        memory.written.clear()
         self.pending.clear()
+        if not case.judged("C1", len(entries)):
+            return
         for entry in entries:
-            if entry.reported or not case.judged("C1"):
-                continue
-            content = case.memory.content(entry.group, entry.block)
+            content = memory.content(entry.group, entry.block)
             if content is None or content[: len(entry.content)] != entry.content:
                 self._report_content(entry, content)
 
     def _report_content(self, entry: Entry, content: list[int] | None) -> None:
         """C1: a hash names what the block does not hold."""
         case = self.case
+        if entry.reported:
+            return
         entry.reported = True
         spec = case.groups[entry.group]
         held = self._words(content, entry, spec.kind == "mamba")

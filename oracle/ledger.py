@@ -27,18 +27,21 @@ class Ledger:
 
         Tables are not asked here: within a call they lag behind the pool.
         """
+        blocks = tuple(blocks)
+        self.case.judged("A2", len(blocks))
         for block in blocks:
             references = self.references.get(block, 0)
-            if self.case.judged("A2") and references != 0:
+            if references != 0:
                 self._report("A2", "take", block, f"it was handed out as free, and has {references} references")
             self.references[block] = 1
-            self.dirty.add(block)
+        self.dirty.update(blocks)
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Blocks get a second holder: only the cache may hand out a block that somebody else may hold."""
         blocks = tuple(blocks)
+        self.case.judged("A2", len(blocks))
         for block in blocks:
-            if self.case.judged("A2") and block not in self.case.index.by_block:
+            if block not in self.case.index.by_block:
                 self._report("A2", "touch", block, "it was shared, though no hash of it is in the cache")
         self.add(blocks, 1)
 

@@ -51,9 +51,7 @@ def chunk_crosses_no_stop(start: int, granted: int, stops: Sequence[int]) -> boo
     return all(not (start < stop < start + granted) for stop in stops)
 
 
-def chunk_empty_only_when_short(
-    start: int, asked: int, granted: int, prefill_end: int, grid: int, room: int
-) -> bool:
+def chunk_empty_only_when_short(start: int, asked: int, granted: int, prefill_end: int, grid: int, room: int) -> bool:
     """S4, for a chunk of a request that prefills. All in tokens."""
     if start >= prefill_end:
         return True
@@ -108,8 +106,7 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "L3",
-            "The junction is 0 or lies beyond the hit, and the split sees the junction of the request's last "
-            "lookup.",
+            "The junction is 0 or lies beyond the hit, and the split sees the junction of the request's last lookup.",
             junction_beyond_hit,
         ),
         Rule("C1", "A hashed block holds exactly the content that its hash names."),
@@ -117,25 +114,20 @@ RULES: dict[str, Rule] = {
             "C2",
             "Every position or state that a step reads was written, by the same tokens, before it is read.",
         ),
-        Rule(
-            "A1", "Reference counts equal the tables that hold the block, and the pins that are documented."
-        ),
+        Rule("A1", "Reference counts equal the tables that hold the block, and the pins that are documented."),
         Rule(
             "A2",
             "No block is free and held, or held by two requests unless both share it through the cache.",
         ),
         Rule(
             "A3",
-            "Tokens scheduled in a step stay within the budget, sequences within their limit, every count is "
-            "positive.",
+            "Tokens scheduled in a step stay within the budget, sequences within their limit, every count is positive.",
         ),
         Rule("P1", "While blocks and budget are free, some request advances in every 40 steps."),
         Rule("P3", "A legal scenario never makes the engine raise or hang."),
         Rule("D1", "The same inputs give the same decision."),
         Rule("M1", "The chunk is the one that the reference's split gives.", conformance=True),
-        Rule(
-            "M2", "The hit and the junction are the ones that the reference's lookup gives.", conformance=True
-        ),
+        Rule("M2", "The hit and the junction are the ones that the reference's lookup gives.", conformance=True),
         Rule(
             "M3",
             "The blocks that enter the cache are the ones that the reference's mask and tails give.",

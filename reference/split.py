@@ -115,9 +115,7 @@ def aligned_end(policy: Policy, setting: SplitSetting, start: int, end: int, lim
     return floored
 
 
-def split(
-    policy: Policy, setting: SplitSetting, start: int, asked: int, prompt: int, known: int, junction: int
-) -> int:
+def split(policy: Policy, setting: SplitSetting, start: int, asked: int, prompt: int, known: int, junction: int) -> int:
     """How many of the ``asked`` tokens from ``start`` a chunk gets; 0 makes the request wait.
 
     ``prompt``: the prompt's length, ``known``: all tokens of the request, ``junction``: its junction or 0.
@@ -152,9 +150,9 @@ def earliest_stop(
     """The earliest stop strictly between ``start`` and ``end``, or ``end``."""
     best = end
     boundary = floor_to(start, setting.grid) + setting.grid
-    if start % setting.grid != 0 and not (inside and policy.internal_checkpoint == "final chunk"):
-        if policy.aligns_to_prefill_end or boundary <= last:
-            best = nearer(start, best, boundary)
+    realigns = start % setting.grid != 0 and not (inside and policy.internal_checkpoint == "final chunk")
+    if realigns and (policy.aligns_to_prefill_end or boundary <= last):
+        best = nearer(start, best, boundary)
     best = nearer(start, best, last)
     tail = partial_tail(policy, setting, prompt)
     # 0.29 keeps the tail stop even where the state is saved inside the chunk.

@@ -23,9 +23,7 @@ def full_tail(policy: Policy, group: Group, prompt: int, hash_block: int, hashed
     return position if position % group.block != 0 else 0
 
 
-def mamba_tail(
-    policy: Policy, group: Group, prompt: int, hash_block: int, block_drop: bool, lookahead: int
-) -> int:
+def mamba_tail(policy: Policy, group: Group, prompt: int, hash_block: int, block_drop: bool, lookahead: int) -> int:
     """The position in tokens at which a Mamba group registers the prompt's last state; 0 for none.
 
     It is registered only when a chunk ends exactly there. ``block_drop``: the EAGLE drop is on.

@@ -37,22 +37,24 @@ class Read:
     found: int
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Running:
     """What the worker keeps of one request: its block table per group and its running Mamba state.
 
     ``state_column``: per group, the table column that held the state last (-1: none yet).
     ``accepted``: per group, how many columns past it, plus one, the state of the last step ended.
-    ``checked``: per group, the version of each column's block when its content was last found right.
+    ``sound``: per group, how many leading columns have been found right in full, and ``as_of`` what
+    ``Memory.disturbances`` was then.
     """
 
     tables: list[list[int]]
     state_column: list[int]
     accepted: list[int]
-    checked: list[dict[int, int]] = field(default_factory=list)
+    sound: list[int] = field(default_factory=list)
+    as_of: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Chunk:
     """What the worker computes of one request in one step (tokens).
 
@@ -76,14 +78,16 @@ class Memory:
 
     A block's bytes are shared by all groups, so a block holds content of the one group that wrote it last.
     ``owner[b]`` is that group, ``slots[b]`` its content (one prefix id a token slot; one in all for Mamba),
-    ``version[b]`` grows with every write.
+    ``written`` collects blocks as they are written, for whoever empties it. ``settled`` blocks were found
+    right in full by a reader; ``disturbances`` counts writes to such blocks, after which all look again.
     """
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = groups
         self.owner: dict[int, int] = {}
         self.slots: dict[int, list[int]] = {}
-        self.version: dict[int, int] = {}
+        self.settled: set[int] = set()
+        self.disturbances = 0
         self.sequences: dict[str, Running] = {}
         self.written: set[int] = set()
 
@@ -97,13 +101,19 @@ class Memory:
 
     def _open(self, group: int, block: int) -> list[int]:
         """The slots of a block for writing by ``group``."""
-        self.version[block] = self.version.get(block, 0) + 1
-        self.written.add(block)
+        self._note_write(block)
         if self.owner.get(block) != group:
             self.owner[block] = group
             spec = self.groups[group]
             self.slots[block] = [UNWRITTEN] * (1 if spec.kind == "mamba" else spec.block)
         return self.slots[block]
+
+    def _note_write(self, block: int) -> None:
+        """A block changes."""
+        self.written.add(block)
+        if block in self.settled:
+            self.settled.discard(block)
+            self.disturbances += 1
 
     def drop(self, requests: Iterable[str]) -> None:
         """Finished and preempted requests leave the worker's batch."""
@@ -114,17 +124,13 @@ class Memory:
         """Blocks are zeroed before anything else happens in the step."""
         for block in blocks:
             self.owner.pop(block, None)
-            self.version[block] = self.version.get(block, 0) + 1
-            self.written.add(block)
+            self._note_write(block)
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:
         """All copies at once: a copy never sees another one of the same step."""
-        gathered = [
-            (target, self.owner.get(source), list(self.slots.get(source, ()))) for source, target in copies
-        ]
+        gathered = [(target, self.owner.get(source), list(self.slots.get(source, ()))) for source, target in copies]
         for target, owner, slots in gathered:
-            self.version[target] = self.version.get(target, 0) + 1
-            self.written.add(target)
+            self._note_write(target)
             if owner is None:
                 self.owner.pop(target, None)
             else:
@@ -139,7 +145,8 @@ class Memory:
                 [list(blocks) for blocks in chunk.blocks],
                 [-1] * count,
                 [1] * count,
-                [{} for _ in range(count)],
+                [0] * count,
+                [0] * count,
             )
             for number, spec in enumerate(self.groups):
                 if spec.kind == "mamba" and chunk.start > 0:
@@ -190,9 +197,7 @@ class Memory:
             stop = min((column + 1) * spec.block, end)
             block = table[column] if column < len(table) else NULL_BLOCK
             if block == NULL_BLOCK:
-                report(
-                    Read(chunk.request, number, NULL_BLOCK, position, chunk.prefixes[position + 1], UNWRITTEN)
-                )
+                report(Read(chunk.request, number, NULL_BLOCK, position, chunk.prefixes[position + 1], UNWRITTEN))
             else:
                 right = max(min(stop, real_end) - position, 0)
                 new = list(chunk.prefixes[position + 1 : position + 1 + right])
@@ -206,19 +211,21 @@ class Memory:
     ) -> None:
         """Check the slots before ``start`` that the chunk's tokens attend to.
 
-        A block that did not change since it was last found right is not looked at again.
+        Columns that were found right are not looked at again until a block that was is written to.
         """
         first = max(chunk.start - spec.window + 1, 0) if spec.kind == "swa" else 0
-        table, checked = sequence.tables[number], sequence.checked[number]
-        for column in range(first // spec.block, ceil_div(chunk.start, spec.block)):
+        if sequence.as_of[number] != self.disturbances:
+            sequence.sound[number], sequence.as_of[number] = 0, self.disturbances
+        table = sequence.tables[number]
+        for column in range(max(first // spec.block, sequence.sound[number]), ceil_div(chunk.start, spec.block)):
             block = table[column] if column < len(table) else NULL_BLOCK
-            version = self.version.get(block, 0)
-            if checked.get(column) == version and block != NULL_BLOCK:
-                continue
             begin = max(column * spec.block, first)
             stop = min((column + 1) * spec.block, chunk.start)
-            if self._slots_hold(number, spec, chunk, block, begin, stop, report) and stop % spec.block == 0:
-                checked[column] = version
+            holds = self._slots_hold(number, spec, chunk, block, begin, stop, report)
+            # A window leaves the columns before it behind for good, so only those within it count.
+            if holds and stop % spec.block == 0 and column <= max(sequence.sound[number], first // spec.block):
+                sequence.sound[number] = column + 1
+                self.settled.add(block)
 
     def _slots_hold(
         self,
@@ -269,9 +276,7 @@ class Memory:
             if target != NULL_BLOCK:
                 self._open(number, target)[0] = content[0] if content is not None else UNWRITTEN
 
-    def _read_state(
-        self, number: int, chunk: Chunk, sequence: Running, report: Callable[[Read], None]
-    ) -> None:
+    def _read_state(self, number: int, chunk: Chunk, sequence: Running, report: Callable[[Read], None]) -> None:
         """The forward pass starts from the state after ``start`` tokens."""
         if chunk.start == 0:
             return

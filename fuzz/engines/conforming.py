@@ -96,9 +96,7 @@ class Scheduler:
     def _step_allowance(self) -> int:
         """Steps after the last event within which everything has ended."""
         tokens = sum(
-            int(segment.rpartition(":")[2])
-            for request in self.shape.scenario.requests()
-            for segment in request.prompt
+            int(segment.rpartition(":")[2]) for request in self.shape.scenario.requests() for segment in request.prompt
         )
         outputs = sum(request.max_output for request in self.shape.scenario.requests())
         return 4 * (tokens + outputs) + 200
@@ -258,8 +256,7 @@ class Scheduler:
         running = chunk.running
         fresh = not any(running.delivered)
         blocks = tuple(
-            tuple(table[delivered:])
-            for table, delivered in zip(running.tables, running.delivered, strict=True)
+            tuple(table[delivered:]) for table, delivered in zip(running.tables, running.delivered, strict=True)
         )
         return trace.Scheduled(
             running.request.id,
@@ -309,11 +306,7 @@ class Scheduler:
             trace.Snapshot(
                 tuple((block, count) for block, count in enumerate(pool.references) if count),
                 tuple(pool.free_list),
-                tuple(
-                    (group, block, digest)
-                    for (group, digest), holders in pool.holders.items()
-                    for block in holders
-                ),
+                tuple((group, block, digest) for (group, digest), holders in pool.holders.items() for block in holders),
                 tuple(
                     (running.request.id, group, tuple(table))
                     for running in self.running
@@ -349,9 +342,7 @@ class ReferenceEngine:
         shape = derive(scenario, self._policy)
         lines: list[bytes] = []
         if record:
-            lines.append(
-                trace.encoder.encode(trace.Header("reference", self.version, "v1", shape.setup, scenario))
-            )
+            lines.append(trace.encoder.encode(trace.Header("reference", self.version, "v1", shape.setup, scenario)))
 
         def send(records: list[trace.Record]) -> None:
             lines.append(trace.encoder.encode(records))

@@ -133,18 +133,14 @@ def _interpreter(name: str) -> Path:
     for candidate in (path / "bin" / "python", path / "bin" / "python3"):
         if candidate.is_file():
             return candidate.absolute()
-    raise EngineNameError(
-        f"{name}: {typed} has no bin/python, so it is no venv; name a venv or an interpreter"
-    )
+    raise EngineNameError(f"{name}: {typed} has no bin/python, so it is no venv; name a venv or an interpreter")
 
 
 def _checkout(folder: Path) -> Path:
     if (folder / "vllm" / "__init__.py").is_file():
         return folder.resolve()
     if folder.name == "vllm" and (folder / "__init__.py").is_file():
-        raise EngineNameError(
-            f"{folder} is the package itself; name the folder that holds it: {folder.parent}"
-        )
+        raise EngineNameError(f"{folder} is the package itself; name the folder that holds it: {folder.parent}")
     if (folder / "bin" / "python").is_file():
         raise EngineNameError(f"{folder} is a venv; write python:{folder} to use the vLLM installed in it")
     raise EngineNameError(f"{folder} is no vLLM checkout: it has no vllm/__init__.py")

@@ -70,9 +70,9 @@ def open_prepared(prepared: Prepared, *, core: int | None = None) -> Engine:
         vllm.start()
         engine = vllm
     elif prepared.name.kind == "planted":
-        engine = open_planted(prepared.name.target)
+        engine = open_planted(prepared.name.target, prepared.version)
     else:
-        engine = open_reference()
+        engine = open_reference(prepared.version)
     engine.release = prepared.release
     return engine
 

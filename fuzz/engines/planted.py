@@ -181,27 +181,21 @@ class _KeepsTheFirstBlock(Rules):
 
 @_plant("longest-hit-wins", "L1", "the hit is the longest that any group has, not the one that all can serve")
 class _LongestHitWins(Rules):
-    def hit_and_junction(
-        self, shape: Shape, items: list[LookupGroup], known: int, hashed: int
-    ) -> tuple[int, int]:
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         hit, junction = super().hit_and_junction(shape, items, known, hashed)
         return (junction, 0) if 0 < junction < known else (hit, junction)
 
 
 @_plant("junction-at-the-hit", "L3", "every hit leaves a junction where it ends")
 class _JunctionAtTheHit(Rules):
-    def hit_and_junction(
-        self, shape: Shape, items: list[LookupGroup], known: int, hashed: int
-    ) -> tuple[int, int]:
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         hit, junction = super().hit_and_junction(shape, items, known, hashed)
         return hit, junction or hit
 
 
 @_plant("second-best-hit", "M2", "the lookup takes the second longest hit that all groups can serve")
 class _SecondBestHit(Rules):
-    def hit_and_junction(
-        self, shape: Shape, items: list[LookupGroup], known: int, hashed: int
-    ) -> tuple[int, int]:
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         hit, junction = super().hit_and_junction(shape, items, known, hashed)
         if hit == 0:
             return hit, junction

@@ -251,9 +251,7 @@ class _Process:
         self._popen, self._read_fd, self._write_fd = _spawn(launch, driver, self._log)
         self._pipes = [self._read_fd, self._write_fd]
         # Should the engine's owner forget it, or an exception end the program.
-        self._finalizer = weakref.finalize(
-            self, _release, os.getpid(), self._popen, self._pipes, self._folder
-        )
+        self._finalizer = weakref.finalize(self, _release, os.getpid(), self._popen, self._pipes, self._folder)
         self._poll_in = select.poll()
         self._poll_in.register(self._read_fd, select.POLLIN)
         self._poll_out = select.poll()
@@ -311,9 +309,7 @@ class _Process:
             return
         self._memory_checked = now
         if self.memory_mb() > self.memory_mb_max:
-            raise _Crash(
-                "memory", f"{self.memory_mb():.0f} MB of memory within the scenario, {_allowed(self)}"
-            )
+            raise _Crash("memory", f"{self.memory_mb():.0f} MB of memory within the scenario, {_allowed(self)}")
 
     def _take_frame(self) -> tuple[bytes, bytes] | None:
         """Cut the next frame out of what was read, if all of it is there."""

@@ -67,9 +67,7 @@ _NO_NETWORK = re.compile(
     r"|SSLError|Temporary failure in name resolution|Network is unreachable|Connection refused|Max retries"
 )
 _ACCELERATOR = re.compile(r"nvidia[-_]|cuda[-_]|triton|pytorch[-_]triton|rocm|intel[-_]", re.IGNORECASE)
-_VERSION_MODULE = re.compile(
-    r"^(?:__version__|version)\s*=(?:\s*\w+\s*=)?\s*['\"]([^'\"]+)['\"]", re.MULTILINE
-)
+_VERSION_MODULE = re.compile(r"^(?:__version__|version)\s*=(?:\s*\w+\s*=)?\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 _DISTRIBUTIONS = {"PIL": "pillow", "cv2": "opencv-python-headless", "yaml": "pyyaml", "zmq": "pyzmq"}
 """Modules whose distribution has another name, among those that vLLM imports."""
 
@@ -137,9 +135,7 @@ class TorchBuild:
 # --- from a name to a launch -------------------------------------------------------------------------
 
 
-def resolve(
-    name: EngineName, *, say: Say = print, torch_index: str | None = None, allow_cuda: bool = False
-) -> Launch:
+def resolve(name: EngineName, *, say: Say = print, torch_index: str | None = None, allow_cuda: bool = False) -> Launch:
     """Get the engine called ``name`` ready and say how to start it; downloads what is missing.
 
     ``say`` gets one line at a time. ``torch_index`` is the package index asked first for torch (default:
@@ -185,10 +181,7 @@ def announce(missing: list[Part], say: Say) -> None:
     """Tell what is about to be fetched, before anything is."""
     say(f"preparing engines in {cache_folder()} (once):")
     for part in missing:
-        say(
-            f"  {part.label}: about {part.download_mb} MB to download, {part.disk_mb} MB on disk,"
-            f" {part.minutes:g} min"
-        )
+        say(f"  {part.label}: about {part.download_mb} MB to download, {part.disk_mb} MB on disk, {part.minutes:g} min")
 
 
 def env_folder() -> Path:
@@ -549,9 +542,7 @@ def list_engines() -> list[Installed]:
     folders = sorted(cache_folder().glob("vllm-*"), key=_release_order) + sorted(cache_folder().glob("env-*"))
     found = ((folder, read_marker(folder)) for folder in folders)
     return [
-        Installed(_name_of(folder), folder, facts, size_bytes(folder))
-        for folder, facts in found
-        if facts is not None
+        Installed(_name_of(folder), folder, facts, size_bytes(folder)) for folder, facts in found if facts is not None
     ]
 
 

@@ -159,9 +159,7 @@ class Tables:
         if self.shape.scenario.features.caching:
             presences = [self._presence(request, number) for number in range(len(groups))]
             items = [lookup.LookupGroup(*pair) for pair in zip(groups, presences, strict=True)]
-            hit, junction = self.rules.hit_and_junction(
-                self.shape, items, request.known, self._hashed(request)
-            )
+            hit, junction = self.rules.hit_and_junction(self.shape, items, request.known, self._hashed(request))
         columns = [self._columns(request, number, hit) for number in range(len(groups))]
         blocks = tuple(tuple(column) for column in columns)
         self.emit(Lookup(request.request.id, request.known, hit, junction, blocks))
