@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzz.engines.names import NEWEST_RELEASE
 from fuzz.engines.open import Prepared
 from fuzz.engines.shape import refusal
 from fuzz.refusals import refused_by, withheld_features
@@ -25,6 +24,6 @@ def unsupported(prepared: Prepared) -> Callable[[Scenario], str]:
     What a build is known to refuse is skipped and counted; any other refusal could not run.
     """
     if prepared.launch is None:
-        return lambda scenario: refusal(scenario, POLICIES[NEWEST_RELEASE])
+        return lambda scenario: refusal(scenario, POLICIES[prepared.version])
     release = prepared.launch.release
     return lambda scenario: refused_by(scenario, release)

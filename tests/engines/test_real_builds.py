@@ -1,0 +1,150 @@
+"""Real vLLM builds are driven faithfully: every decision is seen, repeats itself, and known faults show.
+
+These tests fail, and never skip, when an engine cannot be had; ``-m "not engines"`` leaves them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fuzz.engines.open import Prepared, open_prepared, prepare_engine
+from fuzz.engines.process import VllmEngine
+from fuzz.generator import scenario_at
+from fuzz.refusals import refused_by
+from fuzz.smoke import smoke
+from fuzz.supported import withheld
+from fuzz.trial import try_scenario
+from oracle.judge import judge_lines
+from oracle.scenario import Scenario
+from oracle.trace import header_decoder
+from oracle.validate import check
+
+pytestmark = pytest.mark.engines
+
+RELEASES = ("0.33.0", "0.26.0")
+VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.json"))
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def prepared(request: pytest.FixtureRequest) -> Prepared:
+    return prepare_engine(f"vllm=={request.param}")
+
+
+@pytest.fixture(scope="module")
+def engine(prepared: Prepared) -> Iterator[VllmEngine]:
+    opened = open_prepared(prepared)
+    assert isinstance(opened, VllmEngine)
+    yield opened
+    opened.close()
+
+
+def scenarios(prepared: Prepared, seed: int, number: int) -> list[Scenario]:
+    release = prepared.release or ""
+    drawn = (scenario_at(seed, index, without=withheld(prepared)) for index in range(number))
+    return [scenario for scenario in drawn if not refused_by(scenario, release)]
+
+
+def vector(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_the_smoke_scenario_gives_its_known_decisions(engine: VllmEngine) -> None:
+    assert smoke(engine).works
+
+
+def test_every_decision_point_is_found(engine: VllmEngine, prepared: Prepared) -> None:
+    run = engine.run(scenarios(prepared, 1, 1)[0])
+    header = header_decoder.decode(run.lines[0])
+    assert header.missing == ()
+    assert header.runner == "v1"
+    assert header.version == prepared.version
+
+
+def test_its_decisions_are_those_of_its_policy(engine: VllmEngine, prepared: Prepared) -> None:
+    judged: dict[str, int] = {}
+    for scenario in scenarios(prepared, 5, 300):
+        trial = try_scenario(engine, scenario)
+        assert trial.could_not_run == ""
+        conformance = [finding for finding in trial.verdict.findings if finding.rule.startswith(("M", "A", "L"))]
+        assert conformance == [], msgspec.json.encode(scenario).decode()
+        for rule, times in trial.verdict.judged.items():
+            judged[rule] = judged.get(rule, 0) + times
+    assert min(judged[rule] for rule in ("M1", "M2", "M3", "L1", "L3", "A1", "A2", "A3", "C1", "C2")) > 1000
+
+
+def test_another_policy_is_told_apart(engine: VllmEngine, prepared: Prepared) -> None:
+    """The control of the test above: judged by the other release's policy, decisions differ."""
+    other = next(release for release in RELEASES if release != prepared.release)
+    rules = set()
+    for scenario in scenarios(prepared, 5, 150):
+        rules |= {finding.rule for finding in judge_lines(engine.run(scenario).lines, other).findings}
+    assert {"M1", "M3"} <= rules
+
+
+@pytest.mark.parametrize("path", VECTORS, ids=[path.stem for path in VECTORS])
+def test_a_documented_scenario_has_its_verdict(engine: VllmEngine, prepared: Prepared, path: Path) -> None:
+    document = vector(path)
+    scenario = msgspec.convert(document["scenario"], Scenario)
+    assert check(scenario) == []
+    expected = document["expected"][prepared.release]
+    run = engine.run(scenario)
+    if expected is None:
+        assert run.refused
+        return
+    assert run.refused == ""
+    verdict = judge_lines(run.lines, prepared.release)
+    assert sorted({finding.rule for finding in verdict.findings}) == expected
+
+
+def test_vectors_show_faults_on_both_builds_and_silence_on_one(prepared: Prepared) -> None:
+    """What is present on one release and absent on the other keeps the vectors from being vacuous."""
+    documents = [vector(path)["expected"] for path in VECTORS]
+    assert any(expected[prepared.release] for expected in documents)
+    assert any(expected[prepared.release] == [] for expected in documents)
+
+
+def test_a_scenario_alone_and_after_a_thousand_others_gives_the_same_bytes(prepared: Prepared) -> None:
+    watched = scenarios(prepared, 3, 60)[::7][:3]
+    alone = []
+    for scenario in watched:
+        fresh = open_prepared(prepared)
+        alone.append(fresh.run(scenario).trace())
+        fresh.close()
+    used = open_prepared(prepared)
+    try:
+        for scenario in scenarios(prepared, 4, 1000):
+            used.run(scenario)
+        assert [used.run(scenario).trace() for scenario in watched] == alone
+    finally:
+        used.close()
+    assert len({hashlib.sha256(trace).digest() for trace in alone}) == len(watched)
+
+
+def test_recording_off_takes_the_same_decisions(engine: VllmEngine, prepared: Prepared) -> None:
+    """Observation changes nothing: with it off the engine is built and run all the same, and says nothing."""
+    scenario = scenarios(prepared, 6, 1)[0]
+    before = engine.run(scenario).trace()
+    silent = engine.run(scenario, record=False)
+    assert silent.lines == []
+    assert silent.cpu["calls"] > 0
+    assert engine.run(scenario).trace() == before
+
+
+def test_an_exception_in_the_engine_is_a_result_and_the_process_goes_on() -> None:
+    document = next(vector(path) for path in VECTORS if path.stem == "padding-cut-by-the-threshold")
+    engine = open_prepared(prepare_engine("vllm==0.33.0"))
+    try:
+        trial = try_scenario(engine, msgspec.convert(document["scenario"], Scenario))
+        assert [finding.rule for finding in trial.verdict.findings] == ["P3"]
+        assert "Scheduler.schedule" in trial.verdict.findings[0].decision
+        assert smoke(engine).works
+    finally:
+        engine.close()
