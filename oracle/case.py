@@ -19,11 +19,12 @@ from reference.worker import Memory
 class RequestState:
     """What is known of one request.
 
-    ``ids``: prefix ids of its tokens, outputs that are not sampled yet included. ``known``: tokens that
-    the scheduler knows. ``looked_up``: junction of its last lookup (None before the first).
-    ``mamba_tails``: per group the position of its partial tail (0: none), where the group is Mamba.
-    ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have
-    been considered for the cache. ``tainted``: rules that this request has broken already.
+    ``ids``: prefix ids of its tokens, outputs that are not sampled yet included. ``known``: tokens that the
+    scheduler knows. ``looked_up``: junction of its last lookup (None before the first). ``computed``: tokens
+    that the scheduler counts as computed. ``granted``: what the split gave since the last step (None: it was
+    not asked). ``mamba_tails``: per group the position of its partial tail (0: none), where it is Mamba.
+    ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have been
+    considered for the cache. ``tainted``: rules that this request has broken already.
     """
 
     name: str
@@ -33,8 +34,8 @@ class RequestState:
     known: int
     groups: int
     looked_up: int | None = None
-    hit: int = 0
     computed: int = 0
+    granted: int | None = None
     preemptions: int = 0
     mamba_tails: list[int] = field(default_factory=list)
     tables: list[list[int]] = field(default_factory=list)

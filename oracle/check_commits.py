@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oracle.case import Case, RequestState
-from oracle.trace import Cache
+from oracle.trace import Allocate, Cache
 from reference import boundaries, retention, tails
 from reference.arithmetic import ceil_div
 from reference.policy import NEWEST, Policy
@@ -27,9 +27,35 @@ class Window:
     seen: set[tuple[int, int]] = field(default_factory=set)
 
 
-def nothing_new(case: Case, record: Cache) -> bool:
+def check_cache_calls(case: Case, state: RequestState, record: Allocate, calls: dict[int, int]) -> None:
+    """M3: an allocation told every group how many tokens it may cache, and told it right.
+
+    ``calls``: the tokens that each group was told. Drafts are never among them.
+    """
+    if not case.judged("M3"):
+        return
+    whole_units = len(case.groups) > 1 and not case.setup.partial_hits
+    tokens = min(record.computed + record.tokens, state.known)
+    for number, spec in enumerate(case.groups):
+        expected = retention.cacheable_tokens(spec, tokens, case.setup.scheduler_block, whole_units)
+        told = calls.get(number)
+        if told != expected:
+            case.report(
+                "M3",
+                "cache",
+                f"{state.name} has {record.computed} tokens computed and {record.tokens} in this step, of "
+                f"{state.known} known, so {case.name(number)} may cache {expected}",
+                request=state.name,
+                group=number,
+                expected=f"{expected} tokens",
+                actual="no call" if told is None else f"{told} tokens",
+            )
+            return
+
+
+def nothing_new(case: Case, record: Cache, state: RequestState) -> bool:
     """Whether a call can neither fill a block nor reach a partial tail, so that nothing may be committed."""
-    state, spec = case.requests[record.request], case.groups[record.group]
+    spec = case.groups[record.group]
     if record.tokens // spec.block > state.cached[record.group]:
         return False
     if spec.kind == "full":
@@ -43,7 +69,7 @@ def open_window(case: Case, record: Cache) -> Window:
     policy = case.policy or NEWEST
     spec = case.groups[record.group]
     first = state.cached[record.group]
-    reach = min(record.tokens, case.hashed(state.known)) if policy.commits_hashed_only else record.tokens
+    reach = min(record.tokens, case.hashed(state.known))
     end = max(reach // spec.block, first)
     window = Window(record, state, first, end, set())
     if case.policy is not None:
@@ -171,26 +197,34 @@ def _check_retention(case: Case, window: Window) -> None:
     """R1 and R2: the tails of the junction and of the whole boundary list are kept."""
     policy = case.policy or NEWEST
     junction = window.state.looked_up or 0
-    if junction > 0 and case.setup.retention == 0 and case.judged("R1"):
+    if junction > 0 and case.setup.retention == 0:
         _check_tails(case, window, "R1", (junction,), "junction")
-    if case.policy is not None and case.judged("R2"):
+    if case.policy is not None:
         _check_tails(case, window, "R2", _list_of_boundaries(case, policy, window), "boundary list")
 
 
+def _tail_units(case: Case, group: int) -> set[int]:
+    """The units that a boundary is floored to; without a policy both that releases use, which must agree."""
+    units = {case.setup.scheduler_block, case.setup.alignment}
+    if case.policy is not None:
+        units = {mask_alignment(case, case.policy)}
+    spec = case.groups[group]
+    return {spec.block if spec.kind == "swa" and unit % spec.block != 0 else unit for unit in units}
+
+
 def _check_tails(case: Case, window: Window, rule: str, positions: tuple[int, ...], what: str) -> None:
-    """Every block of the tails of ``positions`` that this call passed over is in the cache."""
+    """Every block of the tails of ``positions`` that this call passed over, and that exists, is in the cache."""
     group = window.record.group
     spec, table = case.groups[group], window.state.tables[group]
-    alignment = mask_alignment(case, case.policy or NEWEST)
-    if spec.kind == "swa" and alignment % spec.block != 0:
-        alignment = spec.block
+    units = _tail_units(case, group)
+    # A boundary below the first aligned position is a hit of 0 tokens, which needs nothing.
+    reachable = [position for position in positions if position >= max(units)]
     for number in range(window.first, min(window.end, len(table))):
-        # A boundary below the first aligned position is a hit of 0 tokens, which needs nothing.
-        wanted = any(
-            position >= alignment and retention.in_tail(spec, number, position, alignment) for position in positions
-        )
         end = (number + 1) * spec.block
-        if wanted and table[number] and not _has_hash(case, window, end, table[number]):
+        wanted = any(all(retention.in_tail(spec, number, at, unit) for unit in units) for at in reachable)
+        if not wanted or not table[number] or not case.judged(rule):
+            continue
+        if not _has_hash(case, window, end, table[number]):
             case.report(
                 rule,
                 "commit",

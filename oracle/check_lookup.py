@@ -14,7 +14,7 @@ from reference.geometry import blocks_needed_for_hit
 def check_lookup(case: Case, record: Lookup) -> None:
     """Judge one lookup, then note what the request now carries."""
     state = case.requests[record.request]
-    case.grow_ids(state, record.known)
+    case.grow_ids(state, max(record.known, record.hit) + 1)
     case.cover("lookup")
     if record.hit > 0:
         case.cover("hit")
@@ -23,12 +23,12 @@ def check_lookup(case: Case, record: Lookup) -> None:
     if record.junction > 0:
         case.cover("junction")
     _check_numbers(case, record)
-    if record.hit > 0:
+    if 0 < record.hit < record.known:
         for group in range(len(case.groups)):
             _check_served(case, record, state, group)
     if case.policy is not None and case.scenario.features.caching and case.judged("M2"):
         _check_prediction(case, record, state)
-    state.looked_up, state.hit = record.junction, record.hit
+    state.looked_up = record.junction
 
 
 def _check_numbers(case: Case, record: Lookup) -> None:
@@ -43,13 +43,13 @@ def _check_numbers(case: Case, record: Lookup) -> None:
             expected=f"a multiple of {case.setup.alignment} up to {record.known - 1}",
             actual=record.hit,
         )
-    if case.judged("L3") and not rules.junction_beyond_hit(record.hit, record.junction):
+    if case.judged("L3") and not rules.junction_beyond_hit(record.hit, record.junction, record.known):
         case.report(
             "L3",
             "lookup",
             f"{record.request} was granted a hit of {record.hit} and a junction of {record.junction}",
             request=record.request,
-            expected=f"0 or beyond {record.hit}",
+            expected=f"0, or beyond {record.hit} and below {record.known}",
             actual=record.junction,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oracle.case import Case
 from oracle.trace import Split
 from reference import rules, split
-from reference.policy import NEWEST
+from reference.arithmetic import floor_to
 
 
 def check_split(case: Case, record: Split) -> None:
@@ -20,9 +20,9 @@ def check_split(case: Case, record: Split) -> None:
     if case.judged("S1") and not rules.chunk_within_asked(record.asked, record.granted):
         _report(case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked")
     if prefills:
-        tail = split.partial_tail(case.policy or NEWEST, case.split_setting, record.prompt)
-        _check_end(case, record, finish, tail)
-        _check_stops(case, record, tail)
+        tails = _tails(case, record.prompt)
+        _check_end(case, record, finish, tails)
+        _check_stops(case, record, tails)
         _check_empty(case, record, finish)
     _check_junction(case, record)
     if case.policy is not None and case.judged("M1"):
@@ -45,12 +45,21 @@ def check_split(case: Case, record: Split) -> None:
             )
 
 
-def _check_end(case: Case, record: Split, finish: int, tail: int) -> None:
+def _tails(case: Case, prompt: int) -> list[int]:
+    """Where the partial tail may lie, in tokens: one position by the policy, without one all that any release has."""
+    setting = case.split_setting
+    if case.policy is not None:
+        return [split.partial_tail(case.policy, setting, prompt)]
+    unit = setting.hash_block
+    if unit == setting.scheduler_block:
+        return []
+    return [floor_to(limit, unit) - lower for limit in (prompt, prompt - 1) for lower in (0, unit)]
+
+
+def _check_end(case: Case, record: Split, finish: int, tails: list[int]) -> None:
     """S2: where a chunk short of the prefill end may end."""
     setting = case.split_setting
-    stops = [tail]
-    if setting.exact_junction:
-        stops.append(record.junction)
+    stops = [*tails, record.junction] if setting.exact_junction else tails
     if case.judged("S2") and not rules.chunk_end_is_useful(
         record.start, record.granted, finish, case.mamba_blocks, stops, setting.room
     ):
@@ -65,32 +74,30 @@ def _check_end(case: Case, record: Split, finish: int, tail: int) -> None:
         )
 
 
-def _check_stops(case: Case, record: Split, tail: int) -> None:
-    """S3: which positions a chunk may not run across."""
-    setting, policy = case.split_setting, case.policy or NEWEST
-    last = split.last_cacheable_position(policy, setting, record.known)
-    stops = {"last cacheable position": last}
+def _check_stops(case: Case, record: Split, tails: list[int]) -> None:
+    """S3: which positions a chunk may not run across. Without a policy only those that no release moves."""
+    setting = case.split_setting
+    stops = {}
     for block in case.mamba_blocks:
         if record.start % block != 0:
             stops[f"boundary of a block of {block}"] = (record.start // block + 1) * block
-    if last < tail < record.prompt:
-        stops["partial tail"] = tail
     if record.start < record.junction < record.start + record.granted:
         stops["junction"] = split.junction_stop(setting, record.start, record.prompt, record.junction)
+    if case.policy is not None:
+        last = split.last_cacheable_position(case.policy, setting, record.known)
+        stops["last cacheable position"] = last
+        if last < tails[0] < record.prompt:
+            stops["partial tail"] = tails[0]
     if case.judged("S3") and not rules.chunk_crosses_no_stop(record.start, record.granted, list(stops.values())):
         end = record.start + record.granted
         name, stop = min(
-            ((name, stop) for name, stop in stops.items() if record.start < stop < end),
-            key=lambda item: item[1],
+            ((name, stop) for name, stop in stops.items() if record.start < stop < end), key=lambda item: item[1]
         )
         _report(case, "S3", record, f"a stop at {stop}", f"the chunk runs across the {name} at {stop}")
 
 
 def _check_empty(case: Case, record: Split, finish: int) -> None:
-    """S4: when a chunk may come out empty. It holds from 0.27 on."""
-    if case.policy is not None and not case.policy.allows_wide_blocks:
-        case.verdict.unjudged["S4"] = "0.26 has another rule for empty chunks"
-        return
+    """S4: when a chunk may come out empty."""
     setting = case.split_setting
     if case.judged("S4") and not rules.chunk_empty_only_when_short(
         record.start, record.asked, record.granted, finish, setting.grid, setting.room

@@ -19,16 +19,29 @@ import msgspec
 from oracle import trace
 from oracle.cache_index import Entry
 from oracle.case import Case, RequestState
-from oracle.check_commits import Window, close_window, mamba_tails, nothing_new, open_window
+from oracle.check_commits import Window, check_cache_calls, close_window, mamba_tails, nothing_new, open_window
 from oracle.check_lookup import check_lookup
 from oracle.check_split import check_split
 from oracle.ledger import Ledger
+from oracle.validate import check
 from oracle.verdict import Verdict
 from reference.arithmetic import floor_to
+from reference.rules import IDLE_STEPS_LIMIT
 from reference.worker import UNWRITTEN, Chunk, Read
 
-IDLE_STEPS_LIMIT = 40
-"""P1: after so many steps in a row without any token, while a request waits, the engine is stuck."""
+NEEDED_BY: dict[str, tuple[str, ...]] = {
+    "lookup": ("L1", "L3", "M2", "M3", "R1", "R2"),
+    "split": ("S1", "S2", "S3", "S4", "M1"),
+    "allocate": ("A1", "A2", "M3", "R1", "R2"),
+    "cache": ("M3", "R1", "R2"),
+    "commit": ("C1", "L1", "M2", "M3", "R1", "R2", "A1", "A2"),
+    "evict": ("C1", "C2", "L1", "M2", "M3", "R1", "R2", "A1", "A2"),
+    "take": ("A1", "A2"),
+    "touch": ("A1", "A2"),
+    "free": ("A1", "A2"),
+    "preempt": ("M3", "R1", "R2", "C2"),
+}
+"""Rules that cannot be judged without a decision point."""
 
 
 class BadTrace(ValueError):
@@ -49,9 +62,9 @@ class Judge:
         self.window: Window | None = None
         self.idle_cache: trace.Cache | None = None
         self.pending: list[Entry] = []
-        self.evicted: dict[int, Entry] = {}
+        self.evicted: dict[tuple[int, int], Entry] = {}
+        self.cache_calls: dict[str, dict[int, int]] = {}
         self.idle_steps = 0
-        self.in_flight = 0
         self.crashed = False
         self.ended = False
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -76,8 +89,23 @@ class Judge:
             trace.End: self._end,
             trace.Crash: self._crash,
         }
+        self._leave_out(header)
+
+    def _leave_out(self, header: trace.Header) -> None:
+        """Rules that this build or this trace cannot be judged by, each with the reason."""
+        case, reasons = self.case, self.case.verdict.unjudged
         for point in header.missing:
-            case.verdict.unjudged[point] = f"this build has no decision point for {point}"
+            for rule in NEEDED_BY.get(point, ()):
+                reasons.setdefault(rule, f"this build has no decision point for {point}")
+        if header.setup.checkpoint_alignment:
+            for rule in ("S3", "C1", "C2", "M3", "R1", "R2"):
+                reasons.setdefault(rule, "states saved inside a chunk are not modelled")
+        if case.policy is None:
+            for rule in ("M1", "M2", "M3", "R2", "S4"):
+                reasons.setdefault(rule, "no policy: the build is judged by the invariants")
+        elif not case.policy.allows_wide_blocks:
+            reasons.setdefault("S4", "it holds from 0.27 on")
+        case.rules -= reasons.keys()
 
     def feed(self, record: trace.AnyRecord) -> None:
         """Judge one record."""
@@ -86,27 +114,38 @@ class Judge:
     def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
         """Judge records in order."""
         case, handlers = self.case, self._handlers
-        for record in records:
-            case.record += 1
-            kind = type(record)
-            if self.window is not None and kind is not trace.Commit and kind is not trace.Evict:
-                close_window(case, self.window)
-                self.window = None
-            handlers[kind](record)
+        kind: type = trace.End
+        try:
+            for record in records:
+                case.record += 1
+                kind = type(record)
+                if kind is not trace.Commit and kind is not trace.Evict:
+                    self._close_window()
+                handlers[kind](record)
+        except BadTrace:
+            raise
+        except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
+            raise BadTrace(
+                f"record {case.record} ({kind.__name__.lower()}) does not fit what came before it "
+                f"({type(error).__name__}: {error}); is it the trace of one engine, whole and in order?"
+            ) from None
 
-    def close(self) -> Verdict:
-        """End of the trace."""
+    def _close_window(self) -> None:
+        """No further commit can belong to the last cache call."""
+        self.idle_cache = None
         if self.window is not None:
             close_window(self.case, self.window)
             self.window = None
+
+    def close(self) -> Verdict:
+        """End of the trace."""
+        self._close_window()
         verdict = self.case.verdict
         verdict.records = self.case.record + 1
         if self.ended or self.crashed:
             self.case.judged("P3")
         else:
             verdict.unjudged["end"] = "the trace breaks off before its end"
-        if self.case.policy is None:
-            verdict.unjudged["M1, M2, M3, R2"] = "no policy: the build is judged by the invariants"
         return verdict
 
     def _request(self, name: str) -> RequestState:
@@ -116,8 +155,23 @@ class Judge:
             raise BadTrace(f"record {self.case.record} speaks of request {name!r}, which was never added")
         return state
 
+    def _group(self, number: int) -> int:
+        """A group's number, if the scenario has it."""
+        if not 0 <= number < len(self.case.groups):
+            raise BadTrace(
+                f"record {self.case.record} speaks of group {number}; the scenario has {len(self.case.groups)} groups"
+            )
+        return number
+
     def _add(self, record: trace.Add) -> None:
+        if record.request in self.case.requests:
+            raise BadTrace(f"record {self.case.record} adds request {record.request!r} for a second time")
         ids = self.case.prefixes.of_prompt(record.prompt)
+        if len(ids) - 1 != record.prompt_tokens:
+            raise BadTrace(
+                f"record {self.case.record} adds {record.request!r} with {record.prompt_tokens} prompt tokens; its "
+                f"segments have {len(ids) - 1}"
+            )
         state = RequestState(
             record.request, ids, record.output, record.prompt_tokens, record.prompt_tokens, len(self.case.groups)
         )
@@ -129,35 +183,59 @@ class Judge:
         check_lookup(self.case, record)
 
     def _split(self, record: trace.Split) -> None:
+        self._request(record.request).granted = record.granted
         check_split(self.case, record)
 
     def _allocate(self, record: trace.Allocate) -> None:
+        state = self._request(record.request)
+        calls = self.cache_calls.pop(record.request, {})
         if not record.granted:
             self.case.cover("allocation refused")
+        elif self.case.scenario.features.caching:
+            check_cache_calls(self.case, state, record, calls)
 
     def _cache(self, record: trace.Cache) -> None:
-        self._request(record.request)
+        state = self._request(record.request)
+        self.cache_calls.setdefault(record.request, {})[self._group(record.group)] = record.tokens
         # Most calls change nothing; a window is opened for those only if a commit comes all the same.
-        self.idle_cache = record if nothing_new(self.case, record) else None
-        if self.idle_cache is None:
+        if nothing_new(self.case, record, state):
+            self.idle_cache = record
+        else:
             self.window = open_window(self.case, record)
 
     def _commit(self, record: trace.Commit) -> None:
+        self._group(record.group)
         entry = self._entry_of(record)
         if entry is None:
             return
-        if self.window is None and self.idle_cache is not None and record.request:
-            self.window = open_window(self.case, self.idle_cache)
-        if self.window is not None and record.request:
-            self.window.seen.add((record.position, record.block))
+        if record.request:
+            self._note_commit(record)
         self.case.index.add(entry)
         self.pending.append(entry)
+
+    def _note_commit(self, record: trace.Commit) -> None:
+        """A block was hashed for a request: by the cache call that the window is of, or by none."""
+        if self.window is None and self.idle_cache is not None:
+            self.window = open_window(self.case, self.idle_cache)
+        window = self.window
+        if window is not None and (window.record.request, window.record.group) == (record.request, record.group):
+            window.seen.add((record.position, record.block))
+        elif self.case.judged("M3"):
+            self.case.report(
+                "M3",
+                "commit",
+                f"block {record.block} was hashed for {record.request} in {self.case.name(record.group)} outside of "
+                "any call that may cache it",
+                request=record.request,
+                group=record.group,
+                block=record.block,
+            )
 
     def _entry_of(self, record: trace.Commit) -> Entry | None:
         """What the hash names: the tokens of the request it was made from, or what it named before it moved."""
         case = self.case
         if not record.request:
-            moved = self.evicted.get(record.digest)
+            moved = self.evicted.get((record.group, record.digest))
             if moved is None:
                 case.verdict.unjudged["moved hash"] = "a hash came from nowhere that the trace shows"
                 return None
@@ -193,7 +271,7 @@ class Judge:
     def _evict(self, record: trace.Evict) -> None:
         self.case.cover("eviction")
         for entry in self.case.index.remove_block(record.block):
-            self.evicted[entry.digest] = entry
+            self.evicted[entry.group, entry.digest] = entry
 
     def _preempt(self, record: trace.Preempt) -> None:
         self.case.cover("preemption")
@@ -214,7 +292,6 @@ class Judge:
         case = self.case
         case.step = record.index
         case.verdict.steps += 1
-        self.in_flight += 1
         self._check_limits(record)
         self._check_progress(record)
         self._run_worker(record)
@@ -222,7 +299,22 @@ class Judge:
         self.ledger.check("step")
         self.evicted.clear()
         for item in record.scheduled:
-            self._request(item.request).computed = item.planned + item.tokens
+            state = self._request(item.request)
+            self._check_chunk(item, state)
+            state.computed = item.planned + item.tokens
+
+    def _check_chunk(self, item: trace.Scheduled, state: RequestState) -> None:
+        """S1, its second part: a step holds no more of a request than the split gave."""
+        granted, state.granted = state.granted, None
+        if granted is not None and item.tokens > granted:
+            self.case.report(
+                "S1",
+                "step",
+                f"the split gave {item.request} {granted} tokens from {item.planned}, and the step holds {item.tokens}",
+                request=item.request,
+                expected=f"at most {granted} tokens",
+                actual=f"{item.tokens} tokens",
+            )
 
     def _check_limits(self, record: trace.Step) -> None:
         """A3."""
@@ -286,6 +378,13 @@ class Judge:
                 case.cover("resumed")
             if item.accepted:
                 case.cover("draft accepted")
+            if len(item.blocks) != len(case.groups):
+                raise BadTrace(
+                    f"record {case.record} gives {item.request!r} blocks of {len(item.blocks)} groups; the scenario "
+                    f"has {len(case.groups)}"
+                )
+            if item.tokens < 1 or not 0 <= item.accepted <= item.drafts < item.tokens:
+                continue  # A3 has reported it, and no worker could run it
             ids = case.grow_ids(state, item.start + item.tokens + 1)
             chunks.append(
                 Chunk(
@@ -373,7 +472,6 @@ class Judge:
         return f"other content in {wrong} of {len(entry.content)} slots"
 
     def _output(self, record: trace.Output) -> None:
-        self.in_flight -= 1
         for request, tokens in record.sampled:
             self._request(request).known += tokens
 
@@ -441,4 +539,19 @@ def read_header(line: bytes) -> trace.Header:
             f"the trace has format {header.kvoracle_trace}, this kvoracle reads {trace.TRACE_FORMAT_VERSION}: "
             "record it again, or judge it with the version that wrote it"
         )
+    if reasons := [*check(header.scenario), *_setup_reasons(header)]:
+        raise BadTrace(f"the header describes no engine that can run: {reasons[0]}; record the trace again")
     return header
+
+
+def _setup_reasons(header: trace.Header) -> list[str]:
+    """What is wrong with the facts of a header beside its scenario."""
+    setup, groups = header.setup, header.scenario.geometry.groups
+    reasons = []
+    if len(setup.drop_groups) != len(groups):
+        reasons.append(f"setup.drop_groups has {len(setup.drop_groups)} entries for {len(groups)} groups")
+    if any(group.block % setup.hash_block for group in groups):
+        reasons.append(f"setup.hash_block is {setup.hash_block}, which does not divide every block")
+    if any(setup.scheduler_block % group.block for group in groups):
+        reasons.append(f"setup.scheduler_block is {setup.scheduler_block}, no multiple of every block")
+    return reasons

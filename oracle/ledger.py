@@ -58,6 +58,8 @@ class Ledger:
     def table(self, state: RequestState, record: Table) -> None:
         """A table changed from entry ``start`` on."""
         table = state.tables[record.group]
+        if not 0 <= record.group < len(state.tables) or record.start > len(table):
+            raise IndexError(f"group {record.group}, entry {record.start} of a table of {len(table)}")
         holders = self.holders
         for block in table[record.start :]:
             if block:
@@ -104,9 +106,19 @@ class Ledger:
         folded = {block: count for block, count in self.references.items() if count}
         if dict(snapshot.references) != folded:
             return f"reference counts differ on blocks {_differing(dict(snapshot.references), folded)}"
-        held = sorted(block for block in snapshot.free if folded.get(block))
-        if held:
-            return f"blocks {held} are in the free list and referenced"
+        free = sorted(snapshot.free)
+        if free != [block for block in range(1, self.case.scenario.geometry.blocks) if block not in folded]:
+            return "the free list is not, each once, the blocks without a reference"
+        tables = {(request, group): list(blocks) for request, group, blocks in snapshot.tables if blocks}
+        known = {
+            (state.name, group): table
+            for state in self.case.requests.values()
+            for group, table in enumerate(state.tables)
+            if table
+        }
+        if tables != known:
+            odd = sorted(key for key in tables.keys() | known.keys() if tables.get(key) != known.get(key))
+            return f"the tables of {odd[:3]} differ"
         cached = {(group, block, digest) for group, block, digest in snapshot.cached}
         index = {
             (entry.group, entry.block, entry.digest)

@@ -14,13 +14,22 @@ output comes back, ``output`` followed by what that output caused.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from oracle.scenario import Scenario
 
 TRACE_FORMAT_VERSION = 1
+
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
+"""A number of tokens or a position."""
+Unit = Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
+"""A size in tokens that something is counted in."""
+Block = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+"""A block id."""
+Number = Annotated[int, msgspec.Meta(ge=0)]
+"""A group's number, or a count."""
 
 
 class Setup(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -34,23 +43,26 @@ class Setup(msgspec.Struct, frozen=True, omit_defaults=False):
     split is active. ``block_drop``: the EAGLE drop is on. ``lookahead_hash``: tokens a hash covers
     beyond its block. ``drop_groups``: per group, whether its own lookup drops (or peeks) a block.
     ``exact_junction``: the opt-in to stop at the exact junction. ``lookahead``: extra token slots
-    each allocation adds for drafts. ``watermark_blocks``: blocks kept free at admission.
+    each allocation adds for drafts. ``watermark_blocks``: blocks kept free at admission. ``zeroing``: the
+    worker zeroes new blocks. ``checkpoint_alignment``: unit of the position at which the backend saves a
+    state inside a chunk (0: it does not).
     """
 
-    scheduler_block: int
-    hash_block: int
-    split_grid: int
-    alignment: int
+    scheduler_block: Unit
+    hash_block: Unit
+    split_grid: Unit
+    alignment: Unit
     partial_hits: bool
     split: bool
     block_drop: bool
-    lookahead_hash: int
+    lookahead_hash: Tokens
     drop_groups: tuple[bool, ...]
     exact_junction: bool
-    lookahead: int
-    retention: int | None
-    watermark_blocks: int
+    lookahead: Tokens
+    retention: Tokens | None
+    watermark_blocks: Number
     zeroing: bool
+    checkpoint_alignment: Tokens
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -80,7 +92,7 @@ class Add(Record, tag="add", frozen=True, array_like=True):
     request: str
     prompt: tuple[str, ...]
     output: str
-    prompt_tokens: int
+    prompt_tokens: Tokens
 
 
 class Lookup(Record, tag="lookup", frozen=True, array_like=True):
@@ -91,10 +103,10 @@ class Lookup(Record, tag="lookup", frozen=True, array_like=True):
     """
 
     request: str
-    known: int
-    hit: int
-    junction: int
-    blocks: tuple[tuple[int, ...], ...]
+    known: Tokens
+    hit: Tokens
+    junction: Tokens
+    blocks: tuple[tuple[Block, ...], ...]
 
 
 class Split(Record, tag="split", frozen=True, array_like=True):
@@ -104,12 +116,12 @@ class Split(Record, tag="split", frozen=True, array_like=True):
     """
 
     request: str
-    start: int
-    asked: int
-    granted: int
-    known: int
-    prompt: int
-    junction: int
+    start: Tokens
+    asked: Tokens
+    granted: Tokens
+    known: Tokens
+    prompt: Tokens
+    junction: Tokens
 
 
 class Allocate(Record, tag="allocate", frozen=True, array_like=True):
@@ -119,9 +131,9 @@ class Allocate(Record, tag="allocate", frozen=True, array_like=True):
     """
 
     request: str
-    computed: int
-    tokens: int
-    hit: int
+    computed: Tokens
+    tokens: Tokens
+    hit: Tokens
     granted: bool
 
 
@@ -129,8 +141,8 @@ class Cache(Record, tag="cache", frozen=True, array_like=True):
     """A group was told that a request's first ``tokens`` tokens may enter the cache; its commits follow."""
 
     request: str
-    group: int
-    tokens: int
+    group: Number
+    tokens: Tokens
 
 
 class Commit(Record, tag="commit", frozen=True, array_like=True):
@@ -140,40 +152,40 @@ class Commit(Record, tag="commit", frozen=True, array_like=True):
     """
 
     request: str
-    group: int
-    block: int
-    position: int
+    group: Number
+    block: Block
+    position: Tokens
     digest: int
 
 
 class Evict(Record, tag="evict", frozen=True, array_like=True):
     """A block lost every hash that it had."""
 
-    block: int
+    block: Block
 
 
 class Take(Record, tag="take", frozen=True, array_like=True):
     """Blocks left the free list for a new owner; each now has one reference."""
 
-    blocks: tuple[int, ...]
+    blocks: tuple[Block, ...]
 
 
 class Touch(Record, tag="touch", frozen=True, array_like=True):
     """Cached blocks got one more reference each."""
 
-    blocks: tuple[int, ...]
+    blocks: tuple[Block, ...]
 
 
 class Free(Record, tag="free", frozen=True, array_like=True):
     """Blocks lost one reference each (null blocks are left out)."""
 
-    blocks: tuple[int, ...]
+    blocks: tuple[Block, ...]
 
 
 class Pin(Record, tag="pin", frozen=True, array_like=True):
     """Blocks got (+1) or lost (-1) a reference that no table holds, for a copy; a documented pin."""
 
-    blocks: tuple[int, ...]
+    blocks: tuple[Block, ...]
     delta: int
 
 
@@ -184,9 +196,9 @@ class Table(Record, tag="table", frozen=True, array_like=True):
     """
 
     request: str
-    group: int
-    start: int
-    blocks: tuple[int, ...]
+    group: Number
+    start: Tokens
+    blocks: tuple[Block, ...]
 
 
 class Preempt(Record, tag="preempt", frozen=True, array_like=True):
@@ -219,14 +231,14 @@ class Scheduled(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     request: str
-    start: int
-    planned: int
-    tokens: int
-    drafts: int
-    accepted: int
+    start: Tokens
+    planned: Tokens
+    tokens: Tokens
+    drafts: Tokens
+    accepted: Tokens
     samples: bool
     fresh: bool
-    blocks: tuple[tuple[int, ...], ...]
+    blocks: tuple[tuple[Block, ...], ...]
 
 
 class Step(Record, tag="step", frozen=True, array_like=True):
@@ -236,21 +248,21 @@ class Step(Record, tag="step", frozen=True, array_like=True):
     ``copies`` (source, destination) run as one gather and scatter, then the forward pass.
     """
 
-    index: int
+    index: Number
     scheduled: tuple[Scheduled, ...]
-    zero: tuple[int, ...]
-    copies: tuple[tuple[int, int], ...]
+    zero: tuple[Block, ...]
+    copies: tuple[tuple[Block, Block], ...]
     preempted: tuple[str, ...]
     finished: tuple[str, ...]
-    waiting: int
-    running: int
+    waiting: Number
+    running: Number
 
 
 class Output(Record, tag="output", frozen=True, array_like=True):
     """The output of step ``index`` reached the scheduler: per request the number of tokens it got."""
 
-    index: int
-    sampled: tuple[tuple[str, int], ...]
+    index: Number
+    sampled: tuple[tuple[str, Tokens], ...]
 
 
 class Snapshot(Record, tag="snapshot", frozen=True, array_like=True):
@@ -269,7 +281,7 @@ class Snapshot(Record, tag="snapshot", frozen=True, array_like=True):
 class End(Record, tag="end", frozen=True, array_like=True):
     """The scenario ran to its end. ``unfinished``: requests that never ended (the step limit was reached)."""
 
-    steps: int
+    steps: Number
     unfinished: tuple[str, ...]
 
 

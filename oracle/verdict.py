@@ -54,6 +54,6 @@ class Verdict(msgspec.Struct):
         """``violates``, ``not judged``, ``allowed difference`` or ``conforms``, the strongest that holds."""
         if self.findings:
             return "violates"
-        if not any(self.judged.values()):
+        if not any(self.judged.values()) or "end" in self.unjudged:
             return "not judged"
         return "allowed difference" if self.allowed else "conforms"

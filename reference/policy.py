@@ -39,7 +39,8 @@ class Policy:
     group's own, or the coordinator's.
     ``mask_alignment``: the unit that a mask floors boundaries to: the scheduler block, or the unit in which
     hits are granted (finer with partial hits).
-    ``commits_hashed_only``: blocks enter the cache only as far as hashes reach (they lag with lookahead).
+    ``lookahead_hashes``: under EAGLE a hash can cover the token after its block, which replaces the drop.
+    ``commits_at_output``: accepted tokens are cached when their output comes, not with the next chunk.
     ``lone_request_ignores_threshold``: the long-prefill threshold does not bind a request that is alone.
     """
 
@@ -58,7 +59,8 @@ class Policy:
     tail_on_boundary: bool
     mamba_tail_drop: Literal["never", "group", "coordinator"]
     mask_alignment: Literal["scheduler block", "hit alignment"]
-    commits_hashed_only: bool
+    lookahead_hashes: bool
+    commits_at_output: bool
     lone_request_ignores_threshold: bool
 
 
@@ -78,7 +80,8 @@ V0_26 = Policy(
     tail_on_boundary=False,
     mamba_tail_drop="never",
     mask_alignment="scheduler block",
-    commits_hashed_only=False,
+    lookahead_hashes=False,
+    commits_at_output=False,
     lone_request_ignores_threshold=False,
 )
 V0_27 = replace(V0_26, release="0.27.1", aligns_to_prefill_end=True, allows_wide_blocks=True)
@@ -102,7 +105,7 @@ V0_32 = replace(
     full_tail_keeps_one_token=True,
     tail_on_boundary=True,
 )
-V0_33 = replace(V0_32, release="0.33.0", junction_keeps_lower_block=True, commits_hashed_only=True)
+V0_33 = replace(V0_32, release="0.33.0", junction_keeps_lower_block=True, lookahead_hashes=True, commits_at_output=True)
 
 POLICIES: dict[str, Policy] = {
     policy.release: policy for policy in (V0_26, V0_27, V0_28, V0_29, V0_30, V0_31, V0_32, V0_33)

@@ -8,6 +8,20 @@ from reference.arithmetic import floor_to
 from reference.geometry import Group, blocks_needed_for_hit
 
 
+def cacheable_tokens(group: Group, tokens: int, scheduler_block: int, whole_units: bool) -> int:
+    """How many of a request's first ``tokens`` tokens a group may cache.
+
+    With several groups and no partial hits (``whole_units``) only whole scheduler blocks, and for a group that
+    drops the block that it peeks at. Source: ``cache_blocks`` of the releases' hybrid coordinator.
+    """
+    if not whole_units:
+        return tokens
+    whole = floor_to(tokens, scheduler_block)
+    if group.drops and whole > 0:
+        return min(tokens, whole + group.block)
+    return whole
+
+
 def in_tail(group: Group, block: int, boundary: int, alignment: int) -> bool:
     """Whether block number ``block`` is one of the blocks that a hit at ``boundary`` needs.
 
@@ -35,7 +49,7 @@ def keep(group: Group, block: int, alignment: int, interval: int | None, boundar
 
     ``block``: its number in the request, from 0. ``alignment``: the unit of hits, in tokens. ``interval``:
     the retention interval in tokens (None dense, 0 boundaries only). ``boundaries``: the boundary list.
-    Full attention keeps all. A sliding window whose block the alignment does not divide into keeps all.
+    Full attention keeps all, and so does a sliding window whose block does not divide the alignment.
     """
     if group.kind == "full":
         return True

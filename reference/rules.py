@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from reference.arithmetic import floor_to
 
+IDLE_STEPS_LIMIT = 40
+"""P1: after so many steps in a row without any token, while a request waits or runs, the engine is stuck."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -64,15 +67,20 @@ def hit_is_aligned(hit: int, known: int, alignment: int) -> bool:
     return hit >= 0 and hit < known and hit % alignment == 0
 
 
-def junction_beyond_hit(hit: int, junction: int) -> bool:
-    """L3, at a lookup. Both in tokens."""
-    return junction == 0 or junction > hit
+def junction_beyond_hit(hit: int, junction: int, known: int) -> bool:
+    """L3, at a lookup. ``known``: the request's tokens. All in tokens."""
+    return junction == 0 or hit < junction < known
 
 
 RULES: dict[str, Rule] = {
     rule.id: rule
     for rule in (
-        Rule("S1", "A chunk ends at or after its start and never beyond what was asked.", chunk_within_asked),
+        Rule(
+            "S1",
+            "A chunk ends at or after its start and never beyond what was asked, and no step holds more of it than "
+            "the split gave.",
+            chunk_within_asked,
+        ),
         Rule(
             "S2",
             "A chunk that does not reach the prefill end ends on a Mamba block boundary, at the partial tail, "
@@ -106,7 +114,8 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "L3",
-            "The junction is 0 or lies beyond the hit, and the split sees the junction of the request's last lookup.",
+            "The junction is 0 or lies beyond the hit, within the request, and the split sees the junction of the "
+            "request's last lookup.",
             junction_beyond_hit,
         ),
         Rule("C1", "A hashed block holds exactly the content that its hash names."),
@@ -123,7 +132,7 @@ RULES: dict[str, Rule] = {
             "A3",
             "Tokens scheduled in a step stay within the budget, sequences within their limit, every count is positive.",
         ),
-        Rule("P1", "While blocks and budget are free, some request advances in every 40 steps."),
+        Rule("P1", f"While a request waits or runs, some request advances in every {IDLE_STEPS_LIMIT} steps."),
         Rule("P3", "A legal scenario never makes the engine raise or hang."),
         Rule("D1", "The same inputs give the same decision."),
         Rule("M1", "The chunk is the one that the reference's split gives.", conformance=True),

@@ -17,9 +17,7 @@ def full_tail(policy: Policy, group: Group, prompt: int, hash_block: int, hashed
     limit = prompt
     if policy.full_tail_keeps_one_token and not group.drops:
         limit = prompt - 1
-    if policy.commits_hashed_only:
-        limit = min(limit, hashed)
-    position = floor_to(limit, hash_block)
+    position = floor_to(min(limit, hashed), hash_block)
     return position if position % group.block != 0 else 0
 
 

@@ -43,14 +43,14 @@ class Running:
 
     ``state_column``: per group, the table column that held the state last (-1: none yet).
     ``accepted``: per group, how many columns past it, plus one, the state of the last step ended.
-    ``sound``: per group, how many leading columns have been found right in full, and ``as_of`` what
-    ``Memory.disturbances`` was then.
+    ``vouched``: per full-attention group, the blocks of the leading columns that were found right in full,
+    and ``as_of`` what ``Memory.disturbances`` was then.
     """
 
     tables: list[list[int]]
     state_column: list[int]
     accepted: list[int]
-    sound: list[int] = field(default_factory=list)
+    vouched: list[list[int]] = field(default_factory=list)
     as_of: list[int] = field(default_factory=list)
 
 
@@ -78,15 +78,16 @@ class Memory:
 
     A block's bytes are shared by all groups, so a block holds content of the one group that wrote it last.
     ``owner[b]`` is that group, ``slots[b]`` its content (one prefix id a token slot; one in all for Mamba),
-    ``written`` collects blocks as they are written, for whoever empties it. ``settled`` blocks were found
-    right in full by a reader; ``disturbances`` counts writes to such blocks, after which all look again.
+    ``written`` collects blocks as they are written, for whoever empties it. ``settled`` counts per block the
+    running requests that vouch for it (found it right in full); ``disturbances`` counts writes to such
+    blocks, after which all look again.
     """
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = groups
         self.owner: dict[int, int] = {}
         self.slots: dict[int, list[int]] = {}
-        self.settled: set[int] = set()
+        self.settled: dict[int, int] = {}
         self.disturbances = 0
         self.sequences: dict[str, Running] = {}
         self.written: set[int] = set()
@@ -111,14 +112,19 @@ class Memory:
     def _note_write(self, block: int) -> None:
         """A block changes."""
         self.written.add(block)
-        if block in self.settled:
-            self.settled.discard(block)
+        if self.settled.get(block):
+            self.settled.clear()
             self.disturbances += 1
 
     def drop(self, requests: Iterable[str]) -> None:
         """Finished and preempted requests leave the worker's batch."""
         for request in requests:
-            self.sequences.pop(request, None)
+            sequence = self.sequences.pop(request, None)
+            if sequence is None:
+                continue
+            for number, blocks in enumerate(sequence.vouched):
+                for block in blocks if sequence.as_of[number] == self.disturbances else ():
+                    self.settled[block] -= 1
 
     def zero(self, blocks: Iterable[int]) -> None:
         """Blocks are zeroed before anything else happens in the step."""
@@ -140,13 +146,14 @@ class Memory:
     def append_tables(self, chunk: Chunk) -> Running:
         """Bring the worker's table of a request up to date."""
         if chunk.fresh or chunk.request not in self.sequences:
+            self.drop((chunk.request,))
             count = len(self.groups)
             self.sequences[chunk.request] = Running(
                 [list(blocks) for blocks in chunk.blocks],
                 [-1] * count,
                 [1] * count,
-                [0] * count,
-                [0] * count,
+                [[] for _ in range(count)],
+                [self.disturbances] * count,
             )
             for number, spec in enumerate(self.groups):
                 if spec.kind == "mamba" and chunk.start > 0:
@@ -211,21 +218,21 @@ class Memory:
     ) -> None:
         """Check the slots before ``start`` that the chunk's tokens attend to.
 
-        Columns that were found right are not looked at again until a block that was is written to.
+        A window is looked at anew in each step. The columns of full attention that were found right are not,
+        until one that somebody vouched for is written to.
         """
         first = max(chunk.start - spec.window + 1, 0) if spec.kind == "swa" else 0
         if sequence.as_of[number] != self.disturbances:
-            sequence.sound[number], sequence.as_of[number] = 0, self.disturbances
-        table = sequence.tables[number]
-        for column in range(max(first // spec.block, sequence.sound[number]), ceil_div(chunk.start, spec.block)):
+            sequence.vouched[number], sequence.as_of[number] = [], self.disturbances
+        table, vouched = sequence.tables[number], sequence.vouched[number]
+        for column in range(first // spec.block + len(vouched), ceil_div(chunk.start, spec.block)):
             block = table[column] if column < len(table) else NULL_BLOCK
             begin = max(column * spec.block, first)
             stop = min((column + 1) * spec.block, chunk.start)
             holds = self._slots_hold(number, spec, chunk, block, begin, stop, report)
-            # A window leaves the columns before it behind for good, so only those within it count.
-            if holds and stop % spec.block == 0 and column <= max(sequence.sound[number], first // spec.block):
-                sequence.sound[number] = column + 1
-                self.settled.add(block)
+            if holds and spec.kind == "full" and stop % spec.block == 0 and column == len(vouched):
+                vouched.append(block)
+                self.settled[block] = self.settled.get(block, 0) + 1
 
     def _slots_hold(
         self,

@@ -22,8 +22,8 @@ from oracle.prefixes import Prefixes
 from oracle.scenario import Request, Scenario
 from oracle.scenario import Step as Events
 from reference.policy import POLICIES
+from reference.rules import IDLE_STEPS_LIMIT
 
-IDLE_STEPS_MAX = 40
 SNAPSHOT_STEPS = 64
 
 Send = Callable[[list[trace.Record]], None]
@@ -77,7 +77,7 @@ class Scheduler:
             self._step(index, events.get(index))
             idle = 0 if self.chunks or index <= last_event else idle + 1
             index += 1
-            if idle >= IDLE_STEPS_MAX or index >= limit:
+            if idle >= IDLE_STEPS_LIMIT or index >= limit:
                 break
             if index % SNAPSHOT_STEPS == 0:
                 self._snapshot()
@@ -294,7 +294,7 @@ class Scheduler:
         if self.shape.drafts:
             running.drafts = self.shape.drafts
             # Since hashes look ahead, what was verified enters the cache at once, not with the next chunk.
-            if self.shape.policy.commits_hashed_only:
+            if self.shape.policy.commits_at_output:
                 self.tables.cache(running, running.computed)
         if running.known == running.prompt + running.request.max_output:
             self._finish(running, "length")

@@ -448,7 +448,15 @@ def read_setup(scheduler: Any) -> dict[str, Any]:
         "retention": getattr(coordinator, "retention_interval", None),
         "watermark_blocks": getattr(manager, "watermark_blocks", 0),
         "zeroing": bool(scheduler.needs_kv_cache_zeroing),
+        "checkpoint_alignment": checkpoint_alignment(scheduler),
     }
+
+
+def checkpoint_alignment(scheduler: Any) -> int:
+    """The unit of the position at which the backend saves a state inside a chunk, 0 if it does not."""
+    if not getattr(scheduler, "mamba_has_prefill_checkpoint_blocks", False):
+        return 0
+    return getattr(scheduler, "mamba_prefill_checkpoint_alignment", None) or 1
 
 
 def drop_groups(coordinator: Any) -> list[bool]:

@@ -50,7 +50,7 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
     geometry, features = scenario.geometry, scenario.features
     lookahead = 1 if features.caching and features.drafts and features.lookahead_hashes else 0
     # Hashes that look ahead (0.33) take the place of the EAGLE drop.
-    lookahead = lookahead if policy.commits_hashed_only else 0
+    lookahead = lookahead if policy.lookahead_hashes else 0
     groups = _groups(geometry, features.drafts > 0 and lookahead == 0)
     block = scheduler_block(groups)
     partial = features.caching and _finds_inside_blocks(geometry)
@@ -70,6 +70,7 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
         retention=features.retention,
         watermark_blocks=int(features.watermark * geometry.blocks),
         zeroing=False,
+        checkpoint_alignment=0,
     )
     setting = SplitSetting(
         grid=setup.split_grid,

@@ -372,12 +372,10 @@ class Tables:
             self._cache_tail(request, number, within)
 
     def _cacheable(self, number: int, tokens: int) -> int:
-        """How many tokens one group may cache: whole units, and the block that an EAGLE group peeks at."""
-        setup, group = self.shape.setup, self.shape.groups[number]
-        if len(self.shape.groups) == 1 or setup.partial_hits:
-            return tokens
-        whole = floor_to(tokens, setup.scheduler_block)
-        return min(tokens, whole + group.block) if group.drops and whole > 0 else whole
+        """How many tokens one group may cache."""
+        setup, groups = self.shape.setup, self.shape.groups
+        whole_units = len(groups) > 1 and not setup.partial_hits
+        return retention.cacheable_tokens(groups[number], tokens, setup.scheduler_block, whole_units)
 
     def _hashed(self, request: Running) -> int:
         setup = self.shape.setup
@@ -386,7 +384,7 @@ class Tables:
     def _cache_blocks(self, request: Running, number: int, tokens: int) -> None:
         """Full blocks that are new and that retention keeps. What is passed over once stays out."""
         group, table = self.shape.groups[number], request.tables[number]
-        reach = min(tokens, self._hashed(request)) if self.shape.policy.commits_hashed_only else tokens
+        reach = min(tokens, self._hashed(request))
         first, end = request.cached[number], reach // group.block
         if end <= first:
             return

@@ -97,7 +97,7 @@ def test_the_first_scenarios_of_seed_1_are_known() -> None:
     digest = hashlib.sha256()
     for index in range(200):
         digest.update(msgspec.json.encode(scenario_at(1, index)))
-    assert digest.hexdigest()[:16] == "57f6f14db16c37c7"
+    assert digest.hexdigest()[:16] == "dfb0a9b5b65f52af"
 
 
 def test_defaults_are_left_out_of_a_generated_document() -> None:
@@ -112,8 +112,14 @@ def test_a_swarm_lasts_for_a_batch_and_leaves_features_out() -> None:
     swarms = {swarm_at(4, batch * SWARM_SCENARIOS) for batch in range(40)}
     assert len(swarms) > 30
     for feature in FEATURES:
-        assert any(feature in swarm for swarm in swarms), feature
+        assert any(feature in swarm for swarm in swarms) or feature == "async-deep", feature
         assert any(feature not in swarm for swarm in swarms), feature
+
+
+def test_two_unseen_steps_come_only_when_asked_for() -> None:
+    asked = [scenario_at(1, index, only=("async", "async-deep")) for index in range(100)]
+    assert sum(scenario.features.async_depth == 2 for scenario in asked) > 20
+    assert not any(scenario_at(1, index).features.async_depth == 2 for index in range(500))
 
 
 def test_leaving_a_feature_out_keeps_the_others() -> None:
@@ -214,7 +220,7 @@ SEEN: dict[str, tuple[Callable[[Scenario], bool], int]] = {
     "threshold": (lambda s: s.limits.long_prefill_threshold > 0, 20),
     "priority": (lambda s: s.features.policy == "priority", 20),
     "async": (lambda s: s.features.async_depth > 0, 20),
-    "async-deep": (lambda s: s.features.async_depth == 2, 5),
+    "async-deep": (lambda s: s.features.async_depth == 2, 0),
     "watermark": (lambda s: s.features.watermark > 0, 10),
     "optimistic": (lambda s: not s.features.reserve_full_sequence, 25),
     "small-pool": (
@@ -272,7 +278,6 @@ def test_a_swarm_has_equal_or_unequal_blocks_never_both() -> None:
 CORNERS: dict[str, Callable[[Scenario], bool]] = {
     "one-token budget": lambda s: s.limits.budget == 1,
     "three drafts": lambda s: s.features.drafts == 3,
-    "two steps in flight": lambda s: s.features.async_depth == 2,
     "full, Mamba and window": lambda s: {"full", "mamba", "swa"} == set(kinds(s)),
     "eagle, full, Mamba and window": lambda s: s.features.drafts > 0 and len(set(kinds(s))) == 3,
     "blocks of which neither divides": lambda s: any(

@@ -17,9 +17,7 @@ RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"
 def scenario(
     groups: list[tuple[str, int]], hash_block: int, *, budget: int = 16, threshold: int = 0, **features: Any
 ) -> Scenario:
-    made = [
-        {"kind": kind, "block": block} | ({"window": 8} if kind == "swa" else {}) for kind, block in groups
-    ]
+    made = [{"kind": kind, "block": block} | ({"window": 8} if kind == "swa" else {}) for kind, block in groups]
     document = {
         "geometry": {"groups": made, "hash_block": hash_block, "blocks": 64},
         "limits": {"budget": budget, "sequences": 1, "long_prefill_threshold": threshold},
