@@ -94,20 +94,20 @@ def _check_served(case: Case, record: Lookup, state: RequestState, group: int) -
 
 
 def _serving_entry(case: Case, state: RequestState, group: int, block: int, position: int, known: int) -> int | None:
-    """``following`` of an entry of the block that covers the request's first ``position`` tokens, or None."""
-    lookahead = case.setup.lookahead_hash
-    spec = case.groups[group]
+    """``following`` of an entry of the block that covers the request's first ``position`` tokens, or None.
+
+    An entry for a longer prefix that ends in the same column serves a shorter one, where its first tokens are
+    the request's; not so for Mamba, whose state is of one position.
+    """
+    spec, ids = case.groups[group], state.ids
+    last = position if spec.kind == "mamba" else ceil_div(position, spec.block) * spec.block
     for entry in case.index.by_block.get(block, ()):
-        if entry.group != group or entry.position < position:
+        if entry.group != group or not position <= entry.position <= last:
             continue
-        if spec.kind == "mamba" and entry.position != position:
-            continue
-        reach = entry.position + lookahead
-        key, back = entry.key, reach - position
-        if reach <= known and entry.key == state.ids[reach]:
+        reach = entry.position + case.setup.lookahead_hash
+        if reach <= known and entry.key == ids[reach]:
             return entry.following if entry.position == position else 0
-        # A longer entry serves a shorter prefix, where its first tokens are the request's.
-        if entry.position > position and case.prefixes.ancestor(key, back) == state.ids[position]:
+        if entry.position > position and case.prefixes.ancestor(entry.key, reach - position) == ids[position]:
             return 0
     return None
 

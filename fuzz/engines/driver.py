@@ -23,12 +23,15 @@ stands before what the output caused, though its counts are only known afterward
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import hashlib
 import json
 import linecache
 import logging
 import os
+import signal
 import struct
 import sys
 import tempfile
@@ -39,6 +42,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, BinaryIO
 
 IDLE_STEPS_MAX = 40
+PR_SET_PDEATHSIG = 1
 # A frame in so many is timed, since reading the clock costs about as much as a tenth of sending.
 TIMED_FRAMES = 8
 SNAPSHOT_STEPS = 64
@@ -1181,8 +1185,15 @@ def answer(engine: SimpleNamespace, channel: Channel, raw: bytes, record: bool) 
     channel.send_json(b"E", run.summary())
 
 
+def die_with_parent() -> None:
+    """Ask the system to end this process with its parent, which may be killed while an engine hangs here."""
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Load the engine, say so, serve."""
+    die_with_parent()
     channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

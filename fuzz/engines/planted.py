@@ -240,3 +240,9 @@ def open_planted(name: str, release: str = NEWEST_RELEASE) -> ReferenceEngine:
         hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(FAULTS)}"
         raise UnknownName(f"no planted fault {name!r}; {hint}")
     return ReferenceEngine(f"planted:{name}", release, fault.hook)
+
+
+@_plant("sparse-group-never-cached", "M3", "a sliding-window or Mamba group is never told that it may cache anything")
+class _SparseGroupNeverCached(Rules):
+    def cacheable(self, group: Group, tokens: int, scheduler_block: int, whole_units: bool) -> int:
+        return super().cacheable(group, tokens, scheduler_block, whole_units) if group.kind == "full" else 0

@@ -76,6 +76,10 @@ class Found:
 class Rules(PoolRules):
     """The decisions of the engine, one a method, each in its right form. A planted fault overrides one."""
 
+    def cacheable(self, group: Group, tokens: int, scheduler_block: int, whole_units: bool) -> int:
+        """How many of the first ``tokens`` tokens a group may cache."""
+        return retention.cacheable_tokens(group, tokens, scheduler_block, whole_units)
+
     def budget(self, budget: int) -> int:
         """The tokens that one step may hold."""
         return budget
@@ -375,7 +379,7 @@ class Tables:
         """How many tokens one group may cache."""
         setup, groups = self.shape.setup, self.shape.groups
         whole_units = len(groups) > 1 and not setup.partial_hits
-        return retention.cacheable_tokens(groups[number], tokens, setup.scheduler_block, whole_units)
+        return self.rules.cacheable(groups[number], tokens, setup.scheduler_block, whole_units)
 
     def _hashed(self, request: Running) -> int:
         setup = self.shape.setup

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fuzz.engines.conforming import open_reference
+from fuzz.generator import scenario_at
 from oracle import trace
 from oracle.judge import BadTrace, Judge, judge_lines
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
@@ -291,3 +292,140 @@ def test_another_version_of_the_format_is_refused(clean: tuple[trace.Header, Rec
     head = trace.encoder.encode(msgspec.structs.replace(clean[0], kvoracle_trace=2))
     with pytest.raises(BadTrace, match="format 2"):
         judge_lines([head], "0.33.0")
+
+
+def find(records: Records, kind: type, **fields: object) -> int:
+    """Where the first record of a kind with these fields stands."""
+    return next(
+        index
+        for index, record in enumerate(records)
+        if isinstance(record, kind) and all(getattr(record, name) == value for name, value in fields.items())
+    )
+
+
+def more_than_the_split_gave(records: Records) -> None:
+    index = of(records, trace.Split)
+    records[index] = change(records[index], granted=12)
+
+
+def forget_to_cache(records: Records) -> None:
+    del records[find(records, trace.Cache, request="r0", group=1)]
+
+
+def cache_too_little(records: Records) -> None:
+    index = find(records, trace.Cache, request="r0", group=1)
+    records[index] = change(records[index], tokens=0)
+
+
+def commit_outside_of_a_call(records: Records) -> None:
+    index = of(records, trace.Commit)
+    records.insert(of(records, trace.Step, 2), change(records[index], digest=5, position=4, block=30))
+
+
+def name_it_after_other_tokens(records: Records) -> None:
+    first, second = of(records, trace.Commit), find(records, trace.Commit, request="r0", position=8)
+    digest = records[first].digest  # type: ignore[union-attr]
+    records[second] = change(records[second], digest=digest)
+
+
+def run_too_many(records: Records) -> None:
+    index = of(records, trace.Step)
+    records[index] = change(records[index], running=5)
+
+
+def schedule_nothing_of_a_request(records: Records) -> None:
+    index = of(records, trace.Step)
+    step = records[index]
+    assert isinstance(step, trace.Step)
+    records[index] = change(step, scheduled=(change(step.scheduled[0], tokens=0),))  # type: ignore[call-arg]
+
+
+def wait_forever(records: Records) -> None:
+    idle = trace.Step(50, (), (), (), (), (), 1, 0)
+    at = of(records, trace.End)
+    records[at:at] = [idle] * 40
+
+
+def overwrite_a_cached_block(records: Records) -> None:
+    """A later step of another request writes into the first block of what r0 left in the cache."""
+    index = next(
+        index
+        for index, record in enumerate(records)
+        if isinstance(record, trace.Step) and any(item.request == "r1" and item.fresh for item in record.scheduled)
+    )
+    cached = next(record for record in records if isinstance(record, trace.Commit) and record.request == "r0")
+    step = records[index]
+    assert isinstance(step, trace.Step)
+    records[index] = change(step, zero=(cached.block,))
+
+
+def lose_a_touch(records: Records) -> None:
+    del records[of(records, trace.Touch)]
+
+
+def hit_another_block(records: Records) -> None:
+    index = of(records, trace.Lookup, 2)
+    lookup = records[index]
+    assert isinstance(lookup, trace.Lookup)
+    full = lookup.blocks[0]
+    records[index] = change(lookup, blocks=((full[1], *full[1:]), lookup.blocks[1]))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "rule", "decision"),
+    [
+        (more_than_the_split_gave, "S1", "step"),
+        (forget_to_cache, "M3", "cache"),
+        (cache_too_little, "M3", "cache"),
+        (commit_outside_of_a_call, "M3", "commit"),
+        (name_it_after_other_tokens, "C1", "commit"),
+        (run_too_many, "A3", "step"),
+        (schedule_nothing_of_a_request, "A3", "step"),
+        (wait_forever, "P1", "step"),
+        (overwrite_a_cached_block, "C1", "commit"),
+        (lose_a_touch, "A2", "step"),
+        (hit_another_block, "L1", "lookup"),
+    ],
+)
+def test_one_changed_record_is_found_where_it_is(
+    clean: tuple[trace.Header, Records], tamper: Callable[[Records], None], rule: str, decision: str
+) -> None:
+    header, records = clean[0], list(clean[1])
+    tamper(records)
+    found = verdict(header, records)
+    assert (rule, decision) in {(finding.rule, finding.decision) for finding in found.findings}, found.findings
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"free": lambda free: free[1:]},
+        {"free": lambda free: (*free, free[0])},
+        {"tables": lambda tables: (("r2", 0, (3,)),)},
+        {"references": lambda references: ((5, 1),)},
+    ],
+)
+def test_every_part_of_a_snapshot_is_compared(
+    clean: tuple[trace.Header, Records], changes: dict[str, Callable[[object], object]]
+) -> None:
+    records = list(clean[1])
+    index = of(records, trace.Snapshot, -1)
+    part, make = next(iter(changes.items()))
+    records[index] = change(records[index], **{part: make(getattr(records[index], part))})
+    assert [(finding.rule, finding.decision) for finding in verdict(clean[0], records).findings] == [("A1", "snapshot")]
+
+
+def test_a_draft_layer_of_another_continuation_is_allowed_and_counted() -> None:
+    """Under the block drop a hit may end in a block that somebody wrote for another next token."""
+    engine = open_reference("0.32.0")
+    features = ("eagle", "block-drop", "shared-prefix", "extend", "spread", "late-sibling")
+    found = [judge_lines(engine.run(scenario_at(1, index, only=features)).lines, "0.32.0") for index in range(150)]
+    assert not any(verdict.findings for verdict in found)
+    allowed = [verdict for verdict in found if verdict.allowed]
+    assert allowed
+    assert {verdict.word for verdict in allowed} == {"allowed difference"}
+    assert {name for verdict in allowed for name in verdict.allowed} == {"draft layer of another continuation"}
+
+
+def test_a_trace_that_breaks_off_is_called_not_judged(clean: tuple[trace.Header, Records]) -> None:
+    assert verdict(clean[0], clean[1][: of(clean[1], trace.Step, 2)]).word == "not judged"
