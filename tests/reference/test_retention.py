@@ -94,3 +94,24 @@ def test_the_junction_joins_the_list() -> None:
     assert boundary_list(POLICIES["0.32.0"], group, 100, 64, 32, True) == (*(64, 64, 64)[:1], 64)
     assert boundary_list(POLICIES["0.33.0"], group, 100, 64, 32, True)[-1] == 48
     assert boundary_list(POLICIES["0.33.0"], group, 100, 0, 32, True) == (64,)
+
+
+def test_a_segment_that_is_all_tail_keeps_its_first_block_too() -> None:
+    """Two blocks a segment and two needed: all are kept, though the tails lie a block further under EAGLE."""
+    assert all(retention.mask(Group("swa", 4, 5, drops=True), 0, 6, 8, 8, ()))
+    assert retention.mask(Group("swa", 4, 5, drops=True), 0, 4, 12, 12, ()) == [False, False, True, True]
+
+
+def test_only_a_group_that_drops_keeps_the_block_below_the_junction() -> None:
+    policy = POLICIES["0.33.0"]
+    assert boundary_list(policy, Group("swa", 16, 40), 200, 80, 32, True) == (160, 80)
+    assert boundary_list(policy, Group("swa", 16, 40, drops=True), 200, 80, 32, True) == (160, 80, 64)
+
+
+def test_whole_scheduler_blocks_may_be_cached_and_the_block_that_eagle_peeks_at() -> None:
+    plain, drops = Group("full", 4), Group("full", 4, drops=True)
+    assert retention.cacheable_tokens(plain, 30, 12, whole_units=True) == 24
+    assert retention.cacheable_tokens(drops, 30, 12, whole_units=True) == 28
+    assert retention.cacheable_tokens(drops, 26, 12, whole_units=True) == 26, "never more than there is"
+    assert retention.cacheable_tokens(drops, 11, 12, whole_units=True) == 0
+    assert retention.cacheable_tokens(drops, 30, 12, whole_units=False) == 30

@@ -1,0 +1,122 @@
+"""Small differences that only one part of the judge can see, each in the scenario that shows it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fuzz.engines.conforming import open_reference
+from oracle import trace
+from oracle.judge import Judge
+from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
+from oracle.verdict import Verdict
+
+Records = list[trace.AnyRecord]
+FULL_MAMBA = (Group("full", 4), Group("mamba", 4))
+
+
+def scenario(groups: tuple[Group, ...], *requests: tuple[int, Request], **more: object) -> Scenario:
+    """Requests by the step that they come in."""
+    steps = tuple(
+        Step(at, add=tuple(r for when, r in requests if when == at)) for at in sorted({at for at, _ in requests})
+    )
+    return Scenario(
+        Geometry(groups, int(str(more.pop("hash_block", 4))), 60),
+        Limits(budget=16, sequences=4),
+        steps,
+        msgspec.convert(more, Features),
+    )
+
+
+def recorded(given: Scenario) -> tuple[trace.Header, Records]:
+    lines = open_reference().run(given).lines
+    records = [record for line in lines[1:] for record in trace.records_decoder.decode(line)]
+    header = trace.header_decoder.decode(lines[0])
+    assert judged(header, records).findings == [], "the untouched trace is clean"
+    return header, records
+
+
+def judged(header: trace.Header, records: Records) -> Verdict:
+    judge = Judge(header, "0.33.0")
+    judge.feed_all(records)
+    return judge.close()
+
+
+def change(record: msgspec.Struct, **fields: object) -> trace.AnyRecord:
+    return msgspec.structs.replace(record, **fields)  # type: ignore[return-value]
+
+
+def where(records: Records, kind: type, **fields: object) -> int:
+    return next(
+        index
+        for index, record in enumerate(records)
+        if isinstance(record, kind) and all(getattr(record, name) == value for name, value in fields.items())
+    )
+
+
+def test_a_preempted_request_that_goes_on_with_its_old_table_is_found() -> None:
+    header, records = recorded(scenario(FULL_MAMBA, (0, Request("r0", ("a:30",), 3))))
+    index = where(records, trace.Step, index=1)
+    records[index] = change(records[index], preempted=("r0",))
+    assert "C2" in {finding.rule for finding in judged(header, records).findings}
+
+
+def test_a_partial_tail_that_is_not_registered_is_found() -> None:
+    given = scenario(FULL_MAMBA, (0, Request("r0", ("a:23",), 3)), hash_block=2, partial_hits=True, retention=0)
+    header, records = recorded(given)
+    index = where(records, trace.Commit, group=1, request="r0", position=22)
+    del records[index]
+    assert ("M3", "commit") in {(f.rule, f.decision) for f in judged(header, records).findings}
+
+
+def test_a_hit_on_the_block_of_another_prompt_is_found() -> None:
+    given = scenario(
+        (Group("full", 4),),
+        (0, Request("r0", ("x:18",), 1)),
+        (5, Request("r1", ("y:18",), 1)),
+        (10, Request("r2", ("x:18", "c:4"), 1)),
+    )
+    header, records = recorded(given)
+    other = records[where(records, trace.Table, request="r1", group=0, start=0)]
+    index = where(records, trace.Lookup, request="r2")
+    lookup = records[index]
+    assert isinstance(other, trace.Table)
+    assert isinstance(lookup, trace.Lookup)
+    assert lookup.hit == 16
+    records[index] = change(lookup, blocks=((*lookup.blocks[0][:-1], other.blocks[3]),))
+    assert ("L1", "lookup") in {(f.rule, f.decision) for f in judged(header, records).findings}
+
+
+def test_every_block_that_a_window_needs_must_be_there() -> None:
+    groups = (Group("full", 4), Group("swa", 4, 8))
+    given = scenario(groups, (0, Request("r0", ("x:20",), 1)), (5, Request("r1", ("x:20", "c:4"), 1)))
+    header, records = recorded(given)
+    index = where(records, trace.Lookup, request="r1")
+    lookup = records[index]
+    assert isinstance(lookup, trace.Lookup)
+    window = lookup.blocks[1]
+    lowest = next(column for column, block in enumerate(window) if block)
+    assert len(window) - lowest == 2, "a window of 8 tokens needs two blocks of 4"
+    records[index] = change(lookup, blocks=(lookup.blocks[0], (*window[:lowest], 0, *window[lowest + 1 :])))
+    assert ("L1", "lookup") in {(f.rule, f.decision) for f in judged(header, records).findings}
+
+
+def test_a_reference_too_few_is_found_while_another_holder_remains() -> None:
+    given = scenario((Group("full", 4),), (0, Request("r0", ("x:18",), 12)), (4, Request("r1", ("x:18", "c:4"), 1)))
+    header, records = recorded(given)
+    del records[where(records, trace.Touch)]
+    assert ("A1", "step") in {(f.rule, f.decision) for f in judged(header, records).findings}
+
+
+@pytest.mark.parametrize(
+    ("hash_block", "start", "end", "stop"), [(4, 16, 23, "last cacheable position"), (2, 20, 23, "partial tail")]
+)
+def test_the_stop_that_a_chunk_runs_across_is_named(hash_block: int, start: int, end: int, stop: str) -> None:
+    fine = hash_block < 4
+    given = scenario(FULL_MAMBA, (0, Request("r0", ("a:23",), 3)), hash_block=hash_block, partial_hits=fine)
+    header, records = recorded(given)
+    index = where(records, trace.Split, start=start)
+    records[index] = change(records[index], granted=end - start)
+    reasons = [finding.reason for finding in judged(header, records).findings if finding.rule == "S3"]
+    assert len(reasons) == 1
+    assert stop in reasons[0]
