@@ -29,8 +29,6 @@ def mamba_tail(policy: Policy, group: Group, prompt: int, hash_block: int, block
     """
     if policy.tail_on_boundary:
         return resumable_position(policy, prompt, hash_block, block_drop, lookahead)
-    if group.block == hash_block:
-        return 0
     lowered = {"never": False, "group": group.drops, "coordinator": block_drop}[policy.mamba_tail_drop]
     position = max(floor_to(prompt, hash_block) - (hash_block if lowered else 0), 0)
     return position if position % group.block != 0 else 0

@@ -328,7 +328,4 @@ class Memory:
             return None
         column = sequence.state_column[number] + boundary - first
         target = boundary // block_tokens - 1
-        if column == target:
-            sequence.accepted[number] = 1
-            return None
         return (self._column(sequence, number, column), self._column(sequence, number, target))

@@ -103,3 +103,40 @@ def test_a_peek_past_the_limit_came_with_0_32() -> None:
     ]
     assert hybrid_hit(POLICIES["0.31.0"], groups, 12, 12, 4, 4).hit == 4
     assert hybrid_hit(POLICIES["0.32.0"], groups, 12, 12, 4, 4).hit == 8
+
+
+def test_after_a_shorter_length_an_eagle_group_peeks_again() -> None:
+    """The state lowers the length to 8, where the window has no block beyond to give up."""
+    groups = [
+        LookupGroup(Group("full", 4), held(*range(4, 32, 4))),
+        LookupGroup(Group("swa", 4, 5, drops=True), held(4, 8, 24, 28)),
+        LookupGroup(Group("mamba", 4), held(4, 8)),
+    ]
+    found = hybrid_hit(POLICIES["0.33.0"], groups, known=32, hashed=32, alignment=4, hash_block=4)
+    assert (found.hit, found.longest) == (4, 28)
+
+
+def test_an_eagle_group_looks_one_block_beyond_the_candidate() -> None:
+    groups = [
+        LookupGroup(Group("full", 4), held(4, 8)),
+        LookupGroup(Group("swa", 4, 5, drops=True), held(4, 8, 12)),
+    ]
+    assert hybrid_hit(POLICIES["0.33.0"], groups, known=20, hashed=20, alignment=4, hash_block=4).hit == 8
+
+
+def test_with_finer_hits_full_attention_peeks_one_hash_only() -> None:
+    """A whole block beyond would grant the second group more than the first one holds."""
+    groups = [
+        LookupGroup(Group("full", 4), held(4, 6)),
+        LookupGroup(Group("full", 8, drops=True), held(8, 10, 12)),
+    ]
+    assert hybrid_hit(POLICIES["0.33.0"], groups, known=20, hashed=20, alignment=2, hash_block=2).hit == 6
+
+
+def test_one_equal_group_that_drops_makes_all_drop() -> None:
+    groups = [
+        LookupGroup(Group("full", 4), held(4, 8, 12)),
+        LookupGroup(Group("swa", 4, 5), held(4, 8, 12)),
+        LookupGroup(Group("swa", 4, 5, drops=True), held(4, 8, 12)),
+    ]
+    assert hybrid_hit(POLICIES["0.33.0"], groups, known=20, hashed=20, alignment=4, hash_block=4).hit == 8

@@ -136,3 +136,110 @@ def test_decoding_is_never_cut() -> None:
     setting = split.SplitSetting(grid=16, hash_block=16, scheduler_block=16, room=64)
     for policy in ALL:
         assert split.split(policy, setting, 30, 7, 30, 31, 0) == 7
+
+
+@pytest.mark.parametrize(("lookahead", "end"), [(0, 8), (1, 8), (2, 4), (3, 4)])
+def test_all_that_the_last_hash_looks_ahead_to_is_left_to_compute(lookahead: int, end: int) -> None:
+    setting = split.SplitSetting(grid=4, hash_block=4, scheduler_block=4, room=16, lookahead=lookahead)
+    assert split.split(POLICIES["0.32.0"], setting, 0, 9, 9, 9, 0) == end
+    assert split.split(POLICIES["0.31.0"], setting, 0, 9, 9, 9, 0) == 8, "which came with 0.32"
+
+
+def test_the_exact_junction_holds_only_inside_the_prompt() -> None:
+    """A resumed request recomputes what it generated, too; a junction there is floored like without the opt-in."""
+    setting = split.SplitSetting(grid=4, hash_block=4, scheduler_block=4, room=64, exact_junction=True)
+    for policy in ALL:
+        assert split.split(policy, setting, 0, 30, 10, 30, 9) == 9
+        assert split.split(policy, setting, 0, 30, 10, 30, 10) == 10
+        assert split.split(policy, setting, 0, 30, 10, 30, 18) == 16
+
+
+def test_a_tail_before_the_last_cacheable_position_is_no_stop() -> None:
+    """The tail is the prompt's, the last cacheable position the resumed request's."""
+    setting = split.SplitSetting(grid=4, hash_block=2, scheduler_block=4, room=64, partial_hits=True)
+    for policy in ALL:
+        assert split.partial_tail(policy, setting, 11) == 10
+        assert split.split(policy, setting, 0, 30, 11, 30, 0) == 28
+
+
+def saving(**more: int | bool) -> split.SplitSetting:
+    """Blocks of 4 tokens and hashes of 2, on a backend that saves states inside a chunk."""
+    sizes: dict[str, int] = {"grid": 4, "hash_block": 2, "scheduler_block": 4, "room": 64, "checkpoint_alignment": 1}
+    return split.SplitSetting(**{**sizes, "partial_hits": True, **more})
+
+
+@pytest.mark.parametrize("policy", LATER, ids=name)
+def test_without_a_backend_that_saves_inside_all_stops_hold(policy: Policy) -> None:
+    assert split.split(policy, saving(checkpoint_alignment=0), 0, 11, 11, 11, 0) == 8
+    assert split.split(policy, saving(checkpoint_alignment=0), 8, 3, 11, 11, 0) == 2
+
+
+@pytest.mark.parametrize("policy", LATER[:2], ids=name)
+def test_before_0_29_no_state_is_saved_inside(policy: Policy) -> None:
+    assert split.split(policy, saving(), 0, 11, 11, 11, 0) == 8
+
+
+@pytest.mark.parametrize(
+    ("start", "asked", "changes", "granted"),
+    [
+        # No stop at 8 and no floor to 4 either; the partial tail is still one.
+        (0, 11, {"partial_hits": False}, 11),
+        (0, 7, {"partial_hits": False}, 7),
+        (0, 11, {}, 10),
+        # Not from inside a block, and not under the EAGLE drop.
+        (2, 9, {"partial_hits": False}, 2),
+        (2, 1, {"partial_hits": False}, 0),
+        (0, 11, {"partial_hits": False, "block_drop": True}, 4),
+        (0, 7, {"partial_hits": False, "block_drop": True}, 4),
+    ],
+)
+def test_0_29_saves_inside_every_chunk_that_starts_on_a_block(
+    start: int, asked: int, changes: dict[str, bool], granted: int
+) -> None:
+    assert split.split(POLICIES["0.29.0"], saving(**changes), start, asked, 11, 11, 0) == granted
+
+
+@pytest.mark.parametrize("policy", LATER[3:], ids=name)
+@pytest.mark.parametrize(
+    ("start", "asked", "granted"),
+    [
+        # The last cacheable position, the partial tail and the next boundary are no stops.
+        (0, 11, 11),
+        (2, 9, 9),
+        # A chunk that is not the final one is floored.
+        (0, 7, 4),
+        # Not where the chunk starts off the hashes, or spans too few blocks.
+        (1, 10, 3),
+        (6, 5, 2),
+    ],
+)
+def test_from_0_30_the_final_chunk_saves_inside(policy: Policy, start: int, asked: int, granted: int) -> None:
+    assert split.split(policy, saving(), start, asked, 11, 11, 0) == granted
+
+
+@pytest.mark.parametrize(
+    ("release", "tokens", "changes", "granted"),
+    [
+        # The saved position is 10, which this backend cannot save; 0.32 on without partial hits it is 8.
+        ("0.31.0", 11, {"partial_hits": False}, 8),
+        ("0.32.0", 11, {"partial_hits": False}, 11),
+        ("0.32.0", 11, {}, 8),
+        # With hashes that look ahead it is 8 again.
+        ("0.32.0", 11, {"lookahead": 3}, 11),
+        # Under the EAGLE drop one unit lower than 10, and 0.32 on than 12.
+        ("0.31.0", 12, {"block_drop": True}, 12),
+        ("0.32.0", 12, {"block_drop": True}, 8),
+        ("0.32.0", 11, {"block_drop": True}, 11),
+    ],
+)
+def test_a_position_is_saved_inside_only_where_the_backend_can(
+    release: str, tokens: int, changes: dict[str, int], granted: int
+) -> None:
+    setting = saving(checkpoint_alignment=8, **changes)
+    assert split.split(POLICIES[release], setting, 0, tokens, tokens, tokens, 0) == granted
+
+
+@pytest.mark.parametrize("policy", LATER[3:], ids=name)
+def test_from_0_30_a_chunk_short_of_the_prefill_end_saves_nothing(policy: Policy) -> None:
+    """Under the EAGLE drop the position to save, 8, is inside the chunk, but the stop at 4 holds."""
+    assert split.split(policy, saving(block_drop=True), 0, 10, 11, 11, 0) == 4

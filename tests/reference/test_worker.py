@@ -99,3 +99,61 @@ def test_accepted_drafts_move_the_boundary_state_to_its_block() -> None:
     assert run(memory, chunk("r", 3, 3, [[4]], drafts=2, accepted=1)) == []
     assert memory.content(0, 1) == [IDS[4]], "state at the boundary, in the boundary's own block"
     assert run(memory, chunk("r", 5, 3, [[]], drafts=2, accepted=2)) == []
+
+
+def foreign(name: str, start: int, tokens: int, blocks: list[list[int]]) -> Chunk:
+    """A fresh chunk of a request with other tokens than all above."""
+    return Chunk(name, start, tokens, 0, 0, True, blocks, list(range(300, 400)))
+
+
+def test_after_accepted_drafts_a_state_is_carried_once() -> None:
+    memory = Memory([MAMBA])
+    run(memory, chunk("r", 0, 3, [[1, 2, 3, 4, 5]], fresh=1))
+    run(memory, chunk("r", 3, 3, [[]], drafts=2, accepted=1))
+    assert run(memory, chunk("r", 5, 4, [[]])) == [], "from the column of the accepted draft, to column 2"
+    assert memory.content(0, 3) == [IDS[9]]
+    assert run(memory, chunk("r", 9, 1, [[]])) == []
+
+
+def test_a_zeroed_block_holds_nothing() -> None:
+    memory = Memory([FULL])
+    run(memory, chunk("r", 0, 4, [[1]], fresh=1))
+    memory.zero([1])
+    assert memory.content(0, 1) is None
+    reads = run(memory, chunk("b", 4, 1, [[1, 2]], fresh=1))
+    assert [(read.request, read.block, read.found) for read in reads] == [("b", 1, 0)]
+
+
+def read_once() -> Memory:
+    """Request a has found block 1 right, and b holds other tokens in block 5."""
+    memory = Memory([FULL])
+    run(memory, chunk("a", 0, 4, [[1, 2]], fresh=1), foreign("b", 0, 4, [[5]]))
+    assert run(memory, chunk("a", 4, 1, [[]])) == []
+    return memory
+
+
+def test_a_block_that_was_right_is_looked_at_again_after_a_write() -> None:
+    memory = read_once()
+    run(memory, foreign("c", 0, 2, [[1]]))
+    reads = run(memory, chunk("a", 5, 1, [[]]))
+    assert [(read.request, read.block, read.position, read.found) for read in reads] == [("a", 1, 0, 301)]
+
+
+def test_a_block_that_was_right_is_looked_at_again_after_a_copy() -> None:
+    memory = read_once()
+    memory.copy([(5, 1)])
+    assert [(read.block, read.found) for read in run(memory, chunk("a", 5, 1, [[]]))] == [(1, 301)]
+
+
+def test_a_block_that_was_right_is_looked_at_again_after_it_is_zeroed() -> None:
+    memory = read_once()
+    memory.zero([1])
+    assert [(read.block, read.found) for read in run(memory, chunk("a", 5, 1, [[]]))] == [(1, 0)]
+
+
+def test_a_request_that_was_dropped_comes_back_with_a_new_table() -> None:
+    memory = Memory([FULL])
+    run(memory, chunk("r", 0, 4, [[1]], fresh=1))
+    memory.drop(["r", "never seen"])
+    run(memory, chunk("r", 0, 4, [[5]]))
+    assert memory.content(0, 5) == IDS[1:5]
