@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -24,11 +27,13 @@ from fuzz.findings import (
     EngineFacts,
     FindingFile,
     Origin,
+    engine_folder,
     finding_path,
-    kvoracle_version,
+    new_finding,
     representatives,
-    sentence,
+    scenario_document,
     store,
+    write_whole,
 )
 from fuzz.known import Known
 from fuzz.shrink import ATTEMPTS
@@ -42,6 +47,8 @@ from oracle.verdict import Finding
 REPEAT_EVERY = 25
 UNRUN_SHARE_MAX = 0.01
 """Above this share of scenarios that could not run, the campaign could not judge."""
+SKIPPED_SHARE_MAX = 0.5
+"""Above this share of scenarios that the build is known to refuse, too little of it was looked at."""
 
 _TICK_SECONDS = 0.25
 _SHRINK_SECONDS = 6.0
@@ -54,7 +61,14 @@ _STOP_SECONDS = 15.0
 
 
 class CampaignError(Exception):
-    """The campaign cannot go on; the message is for the user."""
+    """The campaign cannot go on; the message is one line for the user.
+
+    ``traceback``: of a mistake of kvoracle, empty otherwise.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +98,8 @@ class Clock(msgspec.Struct):
 class State(msgspec.Struct):
     """A campaign as it stands. ``found``: new findings; ``known``: per entry what its re-run gave.
 
-    ``phase`` is for display. ``paths``: where findings are stored. ``error``: why the campaign ended early.
+    ``phase`` is for display. ``paths``: where findings are stored. ``error``: why the campaign ended early,
+    ``traceback``: if that was a mistake of kvoracle. ``faults``: scenarios on which it failed, for replay.
     """
 
     prepared: Prepared
@@ -95,8 +110,10 @@ class State(msgspec.Struct):
     found: dict[Signature, FindingFile] = msgspec.field(default_factory=dict)
     paths: dict[Signature, Path] = msgspec.field(default_factory=dict)
     known: dict[Signature, str] = msgspec.field(default_factory=dict)
+    faults: list[Path] = msgspec.field(default_factory=list)
     shrunk: int = 0
     error: str = ""
+    traceback: str = ""
     interrupted: bool = False
 
     @property
@@ -110,6 +127,12 @@ class State(msgspec.Struct):
         tally = self.tally
         if self.error:
             return self.error
+        if self.interrupted:
+            return "interrupted"
+        if tally.failed:
+            return self._our_faults()
+        if tally.skipped > SKIPPED_SHARE_MAX * tally.made:
+            return f"ran {tally.ran} of {tally.made} scenarios; the rest are such as this build is known to refuse"
         if tally.unrun > UNRUN_SHARE_MAX * tally.scenarios:
             return f"{tally.unrun} of {tally.scenarios} scenarios could not run"
         if not any(tally.judged.values()):
@@ -117,6 +140,11 @@ class State(msgspec.Struct):
         if self.never_judged:
             return f"nothing to judge by {', '.join(self.never_judged)}"
         return ""
+
+    def _our_faults(self) -> str:
+        reason = max(self.tally.ours, key=lambda text: (self.tally.ours[text], text))
+        stored = f"; please report this with {self.faults[0]}" if self.faults else ""
+        return f"kvoracle itself failed on {self.tally.failed} of {self.tally.scenarios} scenarios ({reason}){stored}"
 
     @property
     def exit_status(self) -> int:
@@ -135,7 +163,7 @@ class Campaign:
         self.state = State(prepared, settings)
         self._settings = settings
         self._watch = watch
-        self._excused = {k.signature: k for k in settings.known if not k.expired(settings.today)}
+        self._excused: set[Signature] = set()
         self._workers: list[tuple[SpawnProcess, Connection]] = []
         self._unshrunk: set[Signature] = set()
         self._deadline: float | None = None
@@ -149,14 +177,15 @@ class Campaign:
             self._rounds()
         except KeyboardInterrupt:
             state.interrupted = True
-        except (CampaignError, BadFinding) as error:
+        except CampaignError as error:
+            state.error, state.traceback = str(error), error.traceback
+        except BadFinding as error:
             state.error = str(error)
         finally:
-            self._stop()
-        try:
+            with _uninterrupted():
+                self._stop()
+        with _uninterrupted():
             self._count()
-        except BadFinding as error:
-            state.error = state.error or str(error)
         state.phase = "done"
         self._watch(state)
         return state
@@ -180,7 +209,8 @@ class Campaign:
                 repeat_every=self._settings.repeat_every,
             )
             process = context.Process(target=worker.main, args=(theirs, plan), daemon=True)
-            process.start()
+            with _uninterrupted():
+                process.start()
             theirs.close()
             self._workers.append((process, ours))
         waiting = set(range(len(self._workers)))
@@ -192,8 +222,10 @@ class Campaign:
 
     def _recheck_known(self) -> None:
         self.state.phase = "known findings"
-        orders = deque(worker.Recheck(known.signature, known.scenario) for known in self._settings.known)
-        by_signature = {known.signature: known for known in self._settings.known}
+        rules = self._settings.rules
+        wanted = [known for known in self._settings.known if rules is None or known.signature[0] in rules]
+        orders = deque(worker.Recheck(known.signature, known.scenario) for known in wanted)
+        by_signature = {known.signature: known for known in wanted}
         for answer in self._hand_out(orders, lambda order, left: order):
             if isinstance(answer, worker.Rechecked):
                 self._take_recheck(by_signature[answer.signature], answer)
@@ -203,7 +235,8 @@ class Campaign:
             self.state.known[known.signature] = f"could not run: {answer.could_not_run}"
         elif answer.finding is None:
             self.state.known[known.signature] = "no longer there"
-        elif known.signature in self._excused:
+        elif not known.expired(self._settings.today):
+            self._excused.add(known.signature)
             self.state.known[known.signature] = "still there"
         else:
             self.state.known[known.signature] = f"still there, expired on {known.expires}"
@@ -238,6 +271,8 @@ class Campaign:
                     busy -= {number} if message.idle else set()
                 elif isinstance(message, worker.Seen):
                     self._seen(message)
+                elif isinstance(message, worker.OurFault):
+                    self._store_fault(message)
             state.clock.fuzzing = before + time.monotonic() - started
             if not stopped and self._seconds_left() <= self._reserve():
                 stopped = True
@@ -292,24 +327,22 @@ class Campaign:
         self._found(message.finding, message.scenario, origin, message.runner, message.rows)
 
     def _found(self, finding: Finding, scenario: Scenario, origin: Origin, runner: str, rows: Iterable[Row]) -> None:
-        """Store first, then let anybody know: what has been shown must survive a kill."""
+        """Store before anybody is told: what has been shown must survive a kill. It counts even if storing fails."""
         prepared = self.state.prepared
-        document = FindingFile(
-            kvoracle=kvoracle_version(),
-            signature=finding.signature,
-            sentence=sentence(finding.rule),
-            finding=finding,
-            scenario=scenario,
-            original=scenario,
-            engine=EngineFacts(prepared.name.typed, prepared.version, runner, prepared.release),
-            origin=origin,
-            steps=tuple(rows),
-        )
+        facts = EngineFacts(prepared.name.typed, prepared.version, runner, prepared.release)
+        document = new_finding(finding, scenario, facts, origin, rows)
         path = finding_path(self._settings.folder, prepared.name.typed, finding.signature)
-        store(path, document, keep_smaller=True)
         self.state.found[finding.signature] = document
         self.state.paths[finding.signature] = path
         self._unshrunk.add(finding.signature)
+        store(path, document)
+
+    def _store_fault(self, message: worker.OurFault) -> None:
+        """Keep a scenario on which kvoracle failed, one per reason, for whoever mends it."""
+        folder = engine_folder(self._settings.folder, self.state.prepared.name.typed)
+        path = folder / f"kvoracle-failed-{self._settings.source.seed}-{message.index}.json"
+        write_whole(path, scenario_document(replace(message.scenario, note=message.reason)))
+        self.state.faults.append(path)
 
     def _smaller(self, answer: worker.Smaller) -> None:
         """Store a shrunk finding, and note whether there is more to be done to it."""
@@ -335,13 +368,19 @@ class Campaign:
             self._unshrunk.discard(answer.signature)
 
     def _count(self) -> None:
-        """Write into each finding how many scenarios showed it."""
+        """Write into each finding how many scenarios showed it. A file that cannot be written keeps the old number."""
         for signature, document in self.state.found.items():
             count = max(1, self.state.tally.signatures.get(signature, 0))
             if count != document.count:
                 counted = replace(document, count=count)
                 self.state.found[signature] = counted
-                store(self.state.paths[signature], counted, keep_smaller=True)
+                self._store_count(signature, counted)
+
+    def _store_count(self, signature: Signature, counted: FindingFile) -> None:
+        try:
+            store(self.state.paths[signature], counted)
+        except BadFinding as error:
+            self.state.error = self.state.error or str(error)
 
     # --- workers -----------------------------------------------------------------------------------------
 
@@ -362,8 +401,8 @@ class Campaign:
                     f"worker {number} ended (exit status {process.exitcode}); what it had found is kept"
                 ) from None
             if isinstance(message, worker.Failed):
-                ours = "kvoracle failed, please report this:\n" if message.ours else ""
-                raise CampaignError(ours + message.text)
+                ours = "kvoracle failed, please report this: " if message.traceback else ""
+                raise CampaignError(ours + message.text, message.traceback)
             messages.append((number, message))
         return messages
 
@@ -374,7 +413,7 @@ class Campaign:
         while jobs or busy:
             while jobs and free:
                 job = jobs.popleft()
-                self._workers[free.pop(0)][1].send(order(job, len(jobs)))
+                self._send(free.pop(0), order(job, len(jobs)))
                 busy += 1
             for number, message in self._messages():
                 free.append(number)
@@ -382,8 +421,13 @@ class Campaign:
                 yield message
 
     def _send_all(self, order: Any) -> None:
-        for _, line in self._workers:
-            line.send(order)
+        for number in range(len(self._workers)):
+            self._send(number, order)
+
+    def _send(self, number: int, order: Any) -> None:
+        # That a worker is gone is noticed where its messages are read, which tells why.
+        with contextlib.suppress(OSError):
+            self._workers[number][1].send(order)
 
     def _stop(self) -> None:
         """Close the lines, which ends the workers; kill those that do not notice, as in a hung engine."""
@@ -395,3 +439,16 @@ class Campaign:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C do nothing for a moment, here and in processes that are started meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

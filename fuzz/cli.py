@@ -6,6 +6,7 @@ import click
 
 from fuzz.commands import common
 from fuzz.commands.engines import engines
+from fuzz.commands.features import features
 from fuzz.commands.fuzz import fuzz
 from fuzz.commands.judge import judge
 from fuzz.commands.replay import replay
@@ -24,7 +25,7 @@ def cli() -> None:
     """
 
 
-for command in (fuzz, judge, replay, shrink, engines, schema, selftest):
+for command in (fuzz, judge, replay, shrink, engines, features, schema, selftest):
     cli.add_command(command)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from fuzz.findings import BadFinding, decode_finding
+from fuzz.findings import BadFinding, decode_finding, no_such_rule
 from fuzz.tally import Signature
 from oracle.scenario import Scenario
 from oracle.validate import BadScenario, decode_scenario
+from reference.rules import RULES
 
 _FIELDS = ("signature", "scenario", "reason", "report", "expires")
 
@@ -23,7 +24,10 @@ class BadKnown(ValueError):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """One entry. ``scenario`` is re-run in every campaign. From ``expires`` on it counts as new."""
+    """One entry. ``scenario`` is re-run in every campaign; the entry excuses its signature only if it recurs.
+
+    From ``expires`` on it excuses nothing.
+    """
 
     signature: Signature
     scenario: Scenario
@@ -66,6 +70,8 @@ def _entry(entry: dict[str, Any], where: str, folder: Path) -> Known:
     signature, expires = entry["signature"], entry["expires"]
     if not (isinstance(signature, list) and len(signature) == 3 and all(isinstance(s, str) for s in signature)):
         raise BadKnown(f'{where}: signature must be ["RULE", "decision", "geometry"], as a summary prints it')
+    if signature[0] not in RULES:
+        raise BadKnown(f"{where}: {signature[0]}: {no_such_rule(signature[0])}")
     if isinstance(expires, datetime.datetime) or not isinstance(expires, datetime.date):
         raise BadKnown(f"{where}: expires must be a date like 2026-12-31, without quotes")
     for name in ("scenario", "reason", "report"):

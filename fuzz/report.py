@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,15 +12,17 @@ from pathlib import Path
 import msgspec
 
 from fuzz.campaign import State
+from fuzz.engines.open import policy_to_ask_for
 from fuzz.findings import FOLDER, EngineFacts, FindingFile, kvoracle_version, representatives
+from fuzz.generator import FEATURES
 from fuzz.shrink import size
 from fuzz.story import Row, count
-from fuzz.tally import COVERED
+from fuzz.tally import COVERED, Tally
 from oracle.scenario import Features, Group, Request, Scenario, Step
 from oracle.validate import prompt_tokens
 from reference.rules import RULES
 
-WIDTH = 100
+WIDTH_MIN, WIDTH_MAX = 60, 100
 _INDENT = "  "
 _DEFAULTS = Features()
 
@@ -39,6 +43,13 @@ _DECIDED_BY = {
 }
 
 
+def width() -> int:
+    """Columns of a report: those of the terminal up to a hundred, which is also what a file gets."""
+    if not sys.stdout.isatty():
+        return WIDTH_MAX
+    return max(WIDTH_MIN, min(WIDTH_MAX, shutil.get_terminal_size().columns))
+
+
 # --- a finding -----------------------------------------------------------------------------------------
 
 
@@ -51,8 +62,11 @@ class Advice(msgspec.Struct, frozen=True):
 
 def replay_advice(document: FindingFile, path: Path) -> Advice:
     """The advice for a finding that is stored in a file."""
+    engine = document.engine
+    policy = policy_to_ask_for(engine.name, engine.version, engine.release)
     return Advice(
-        f"kvoracle replay {shlex.quote(str(path))} --engine {shlex.quote(document.engine.name)}",
+        f"kvoracle replay {shlex.quote(str(path))} --engine {shlex.quote(engine.name)}"
+        + (f" --policy {policy}" if policy else ""),
         f"send {path}: it holds the scenario and needs nothing else to be replayed",
     )
 
@@ -63,7 +77,7 @@ def finding_text(document: FindingFile, advice: Advice) -> str:
     title = f"── {rule} · {decision} · {geometry} "
     return "\n".join(
         [
-            title + "─" * max(3, WIDTH - len(title)),
+            title + "─" * max(3, width() - len(title)),
             *_wrapped(document.sentence, ""),
             "",
             *_scenario_section(document),
@@ -87,8 +101,6 @@ def finding_text(document: FindingFile, advice: Advice) -> str:
 
 def _scenario_section(document: FindingFile) -> list[str]:
     words = "Smallest scenario" if document.shrunk else "Scenario (smallest so far)"
-    if document.origin.note:
-        words += f", {document.origin.note}"
     lines = [f"{words}: {scenario_size(document.scenario)}", *scenario_lines(document.scenario)]
     facts = []
     if document.scenario != document.original:
@@ -96,7 +108,8 @@ def _scenario_section(document: FindingFile) -> list[str]:
     if document.origin.index >= 0:
         facts.append(f"scenario {document.origin.index} of seed {document.origin.seed}")
         facts.append(f"seen in {count(document.count, 'scenario')}")
-    return lines + _wrapped("; ".join(facts), _INDENT)
+    lines += _wrapped("; ".join(facts), _INDENT)
+    return lines + _wrapped(document.origin.note, _INDENT)
 
 
 def _steps_section(rows: Iterable[Row]) -> list[str]:
@@ -105,7 +118,7 @@ def _steps_section(rows: Iterable[Row]) -> list[str]:
     if not rows:
         return ["Steps", f"{_INDENT}(none were recorded)"]
     what = min(24, max(len(row.what) for row in rows))
-    side = (WIDTH - what - 16) // 2
+    side = (width() - what - 16) // 2
     heads = f"{_INDENT}  step  {'decision':<{what}}  {'engine':<{side}}  expected"
     lines = ["Steps", heads]
     for row in rows:
@@ -244,9 +257,10 @@ def _checked(state: State) -> list[str]:
     facts = EngineFacts(state.prepared.name.typed, state.prepared.version, state.tally.runner, state.prepared.release)
     lines = [
         _fact("Build", engine_words(facts)),
-        _fact("Checked", f"{count(tally.scenarios, 'scenario')}, {count(tally.steps, 'step')}"),
+        _fact("Checked", f"{_scenarios(tally)}, {count(tally.steps, 'step')}"),
         _fact("Time", time_words(state)),
         _fact("CPU", cpu_words(tally.seconds)),
+        _fact("Features", _drawn(state)),
         _fact("Reached", coverage_words(state)),
         _fact(
             "Repeated",
@@ -258,9 +272,33 @@ def _checked(state: State) -> list[str]:
         lines.append(_fact("Skipped", f"{count(tally.skipped, 'scenario')} that this build is known to refuse"))
     if tally.unrun:
         lines.append(_fact("Unrun", f"{tally.unrun} of {count(tally.scenarios, 'scenario')} could not run"))
-        often = sorted(tally.could_not_run.items(), key=lambda item: (-item[1], item[0]))
-        lines += [line for reason, n in often[:5] for line in _wrapped(f"{n} × {reason}", " " * 12)]
+        lines += _reasons(tally.could_not_run)
+    if tally.failed:
+        lines.append(_fact("Failed", f"kvoracle itself, on {count(tally.failed, 'scenario')}; please report this"))
+        lines += _reasons(tally.ours)
+        lines += [line for path in state.faults for line in _wrapped(f"stored as {path}", " " * 12)]
     return lines
+
+
+def _scenarios(tally: Tally) -> str:
+    if tally.ran == tally.made:
+        return count(tally.made, "scenario")
+    return f"ran {tally.ran:,} of {count(tally.made, 'scenario')}"
+
+
+def _reasons(reasons: dict[str, int]) -> list[str]:
+    """The five most frequent."""
+    often = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    return [line for reason, n in often[:5] for line in _wrapped(f"{n} × {reason}", " " * 12)]
+
+
+def _drawn(state: State) -> str:
+    """The share of scenarios whose swarm had each feature on."""
+    tally = state.tally
+    if state.settings.source.backend == "hypothesis":
+        return "drawn by Hypothesis for each scenario, not counted"
+    drawn = [name for name in FEATURES if tally.features.get(name)]
+    return ", ".join(f"{name} {100 * tally.features[name] / tally.made:.0f}%" for name in drawn) or "(plain)"
 
 
 def time_words(state: State) -> str:
@@ -287,7 +325,7 @@ def cpu_words(seconds: dict[str, float]) -> str:
 def coverage_words(state: State) -> str:
     """The share of scenarios in which each event happened, the five that matter most first."""
     tally = state.tally
-    run = max(1, tally.scenarios - tally.unrun)
+    run = max(1, tally.ran)
     others = sorted(set(tally.coverage) - set(COVERED))
     return ", ".join(f"{name} {100 * tally.coverage.get(name, 0) / run:.0f}%" for name in (*COVERED, *others))
 
@@ -321,15 +359,14 @@ def _found(state: State) -> list[str]:
 
 def _last_line(state: State) -> str:
     """The verdict; empty when there is none, which is told on stderr."""
-    early = " (interrupted)" if state.interrupted else ""
     problem = state.could_not_judge
     if state.found:
         where = state.paths[min(state.found)].parent if state.paths else FOLDER
         also = f"; also: {problem}" if problem else ""
-        return f"{count(len(state.found), 'finding')}{early}, stored in {where}{also}"
+        return f"{count(len(state.found), 'finding')}, stored in {where}{also}"
     if problem:
         return ""
-    return f"no findings{early} in {count(state.tally.scenarios, 'scenario')}"
+    return f"no findings in {count(state.tally.scenarios, 'scenario')}"
 
 
 # --- small helpers -------------------------------------------------------------------------------------
@@ -344,10 +381,10 @@ def _fact(name: str, text: str) -> str:
 
 
 def _wrapped(text: str, first: str, rest: str | None = None) -> list[str]:
-    """Lines of at most ``WIDTH``; no line for no text. Paths and names are never broken."""
+    """Lines of at most ``width()``; no line for no text. Paths and names are never broken."""
     return textwrap.wrap(
         text,
-        WIDTH,
+        width(),
         initial_indent=first,
         subsequent_indent=first if rest is None else rest,
         break_long_words=False,

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from fuzz.generator import scenario_at
+from fuzz.generator import scenario_at, swarm_at
 from oracle.scenario import Scenario
 
 Backend = Literal["seeded", "hypothesis"]
@@ -31,6 +31,13 @@ def scenario_source(scenarios: Scenarios) -> Callable[[int], Scenario]:
     if scenarios.backend == "hypothesis":
         return _Hypothesis(scenarios)
     return lambda index: scenario_at(scenarios.seed, index, only=scenarios.only, without=scenarios.without)
+
+
+def features_at(scenarios: Scenarios, index: int) -> frozenset[str]:
+    """The features of the swarm that scenario ``index`` belongs to; none where Hypothesis draws it."""
+    if scenarios.backend == "hypothesis":
+        return frozenset()
+    return swarm_at(scenarios.seed, index, only=scenarios.only, without=scenarios.without).on
 
 
 class _Hypothesis:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -28,15 +28,18 @@ class Tally(msgspec.Struct):
 
     ``skipped`` are scenarios that the build is known to refuse; they were not given to it.
     ``scenarios`` were given to the engine, ``could_not_run`` (by reason) are those among them that gave
-    nothing to judge. ``steps`` and ``records`` were judged; ``repeated`` scenarios were run twice. ``judged``
-    and ``allowed`` are as in a verdict, ``coverage`` counts scenarios. ``seconds``: CPU by phase.
-    ``signatures``: scenarios that showed each finding. ``digest`` stands for all traces, in any order.
-    ``runner``: the model-runner flavour that the traces name.
+    nothing to judge, ``ours`` those in which the driver or the judge failed. ``features``: scenarios, given
+    or skipped, whose swarm had each feature. ``steps`` and ``records`` were judged; ``repeated`` scenarios
+    were run twice. ``judged`` and ``allowed`` are as in a verdict, ``coverage`` counts scenarios.
+    ``seconds``: CPU by phase. ``signatures``: scenarios that showed each finding. ``digest`` stands for all
+    traces, in any order. ``runner``: the model-runner flavour that the traces name.
     """
 
     scenarios: int = 0
     skipped: int = 0
     could_not_run: dict[str, int] = msgspec.field(default_factory=dict)
+    ours: dict[str, int] = msgspec.field(default_factory=dict)
+    features: dict[str, int] = msgspec.field(default_factory=dict)
     steps: int = 0
     records: int = 0
     repeated: int = 0
@@ -54,12 +57,27 @@ class Tally(msgspec.Struct):
         """Scenarios that could not run."""
         return sum(self.could_not_run.values())
 
+    @property
+    def failed(self) -> int:
+        """Scenarios on which kvoracle itself failed."""
+        return sum(self.ours.values())
+
+    @property
+    def ran(self) -> int:
+        """Scenarios that gave something to judge."""
+        return self.scenarios - self.unrun - self.failed
+
+    @property
+    def made(self) -> int:
+        """Scenarios that were made, skipped ones included."""
+        return self.scenarios + self.skipped
+
     def add(self, index: int, trial: Trial) -> None:
         """Count the trial of scenario ``index``."""
         self.scenarios += 1
         _add(self.seconds, trial.seconds)
         if trial.could_not_run:
-            _add(self.could_not_run, {trial.could_not_run: 1})
+            _add(self.ours if trial.ours else self.could_not_run, {trial.could_not_run: 1})
             return
         self.runner = self.runner or trial.runner
         verdict = trial.verdict
@@ -72,6 +90,10 @@ class Tally(msgspec.Struct):
         _add(self.coverage, {name: 1 for name, times in verdict.coverage.items() if times})
         _add(self.signatures, dict.fromkeys(by_signature(verdict.findings), 1))
         self.digest = (self.digest + _digest(index, trial.lines)) % (1 << _DIGEST_BITS)
+
+    def draw(self, features: Iterable[str]) -> None:
+        """Count the features that the swarm of a scenario has."""
+        _add(self.features, dict.fromkeys(features, 1))
 
     def skip(self, generation_seconds: float) -> None:
         """Count a scenario that was made in vain."""
@@ -88,6 +110,8 @@ class Tally(msgspec.Struct):
         self.repeated += other.repeated
         self.unjudged |= other.unjudged
         _add(self.could_not_run, other.could_not_run)
+        _add(self.ours, other.ours)
+        _add(self.features, other.features)
         _add(self.judged, other.judged)
         _add(self.allowed, other.allowed)
         _add(self.coverage, other.coverage)

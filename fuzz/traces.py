@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,12 +10,15 @@ import msgspec
 import zstandard
 
 from fuzz.engines.names import EngineError, nearest_release
+from fuzz.engines.provision import version_notes
 from fuzz.trial import Rules
 from oracle import trace
 from oracle.judge import BadTrace, Judge, read_header
 from oracle.verdict import Verdict
 
 _READ_BYTES = 1 << 20
+_OVERLOOKED = (ArithmeticError, LookupError, ValueError)
+"""The judge tells what is wrong with a trace by BadTrace, a ValueError; these are for what it overlooks."""
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -35,12 +38,16 @@ class TraceFile:
 
 
 class Judgement(msgspec.Struct):
-    """What became of a trace. ``problem``: why not all of the file could be judged, empty if it was."""
+    """What became of a trace. ``problem``: why not all of the file could be judged, empty if it was.
+
+    ``notes``: what a user should know of the build, such as that it is newer than all supported ones.
+    """
 
     header: trace.Header
     release: str | None
     verdict: Verdict
     problem: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def judge_file(file: TraceFile, policy: str | None, rules: Rules, *, invariants_only: bool = False) -> Judgement:
@@ -59,17 +66,41 @@ def judge_file(file: TraceFile, policy: str | None, rules: Rules, *, invariants_
         raise BadTrace(f"{file.path}: {error}") from None
     release = None if invariants_only else policy or _release(header)
     judge = Judge(header, release, rules)
-    problem, number = "", 1
+    problem = _feed(judge, lines)
+    last = _close(judge)
+    notes = version_notes(header.version) if release and not policy else ()
+    return Judgement(header, release, judge.case.verdict, problem or last, notes)
+
+
+def _feed(judge: Judge, lines: Iterable[bytes]) -> str:
+    """Judge the lines of records; why not all of them could be judged, empty if they were."""
+    number = 1
     try:
         for line in lines:
             number += 1
-            for record in trace.records_decoder.decode(line):
-                judge.feed(record)
+            judge.feed_all(trace.records_decoder.decode(line))
     except BadTrace as error:
-        problem = f"line {number}: {error}"
+        return f"line {number}: {error}"
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        problem = f"line {number} is damaged or cut off ({error}); the verdict is of what comes before it"
-    return Judgement(header, release, judge.close(), problem)
+        return f"line {number} is damaged or cut off ({error}); the verdict is of what comes before it"
+    except _OVERLOOKED as error:
+        return f"line {number} cannot be judged ({type(error).__name__}: {error}); was it changed by hand?"
+    return ""
+
+
+def _close(judge: Judge) -> str:
+    """Tell the judge that the trace is over; why that could not be judged, empty if it was."""
+    try:
+        judge.close()
+    except _OVERLOOKED as error:
+        return f"the end cannot be judged ({type(error).__name__}: {error}); was it changed by hand?"
+    return ""
+
+
+def write_trace(path: Path, lines: Iterable[bytes]) -> None:
+    """Write a trace, compressed. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(zstandard.compress(b"".join(line + b"\n" for line in lines)))
 
 
 def _release(header: trace.Header) -> str | None:

@@ -29,8 +29,9 @@ _decoder = msgspec.json.Decoder()
 class Trial(msgspec.Struct):
     """What came of one trial.
 
-    ``could_not_run``: why there is nothing to judge, empty when there is. ``seconds``: CPU seconds by phase;
-    those of the engine's process are the engine's own figures. ``repeated``: it was run twice.
+    ``could_not_run``: why there is nothing to judge, empty when there is; ``ours``: because the driver or the
+    judge failed. ``seconds``: CPU seconds by phase; those of the engine's process are the engine's own
+    figures. ``repeated``: it was run twice.
     """
 
     lines: list[bytes]
@@ -38,6 +39,7 @@ class Trial(msgspec.Struct):
     could_not_run: str = ""
     seconds: dict[str, float] = msgspec.field(default_factory=dict)
     repeated: bool = False
+    ours: bool = False
 
     @property
     def runner(self) -> str:
@@ -72,12 +74,12 @@ def judge_run(ran: Ran, release: str | None, rules: Rules = None) -> Trial:
     """
     lines, seconds = ran.run.lines, ran.seconds
     if reason := _could_not_run(ran.run):
-        return Trial(lines, Verdict(), reason, seconds)
+        return Trial(lines, Verdict(), reason, seconds, ours=_is_driver_fault(_crash(lines)))
     started = time.process_time()
     try:
         verdict = judge_lines(lines, release, rules)
     except Exception as error:  # one trace that the judge cannot digest must not end a campaign
-        return Trial(lines, Verdict(), f"the judge failed: {type(error).__name__}: {error}", seconds)
+        return Trial(lines, Verdict(), f"the judge failed: {type(error).__name__}: {error}", seconds, ours=True)
     seconds["judge"] = time.process_time() - started
     if ran.again is not None:
         verdict.judged["D1"] = verdict.judged.get("D1", 0) + 1
@@ -149,12 +151,16 @@ def _could_not_run(run: Run) -> str:
     if not run.lines:
         return "the engine gave no trace"
     crash = _crash(run.lines)
-    if crash and crash[2].startswith(DRIVER_FAULT):
+    if crash and _is_driver_fault(crash):
         return f"the driver failed in {crash[2].removeprefix(DRIVER_FAULT).strip()}: {crash[3]}"
     if crash and len(run.lines) == 1:
         # Without a header there is no telling what was built, so no rule can be applied.
         return f"{crash[1]} before the trace began: {crash[3]}"
     return ""
+
+
+def _is_driver_fault(crash: list[str] | None) -> bool:
+    return crash is not None and crash[2].startswith(DRIVER_FAULT)
 
 
 def _crash(lines: list[bytes]) -> list[str] | None:

@@ -6,6 +6,7 @@ belongs to worker i modulo the number of workers, so what is found does not depe
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -19,7 +20,7 @@ from fuzz.engines.names import EngineError
 from fuzz.engines.open import Prepared, open_prepared
 from fuzz.engines.protocol import Engine
 from fuzz.shrink import shrink
-from fuzz.sources import Scenarios, scenario_source
+from fuzz.sources import Scenarios, features_at, scenario_source
 from fuzz.story import Row, story
 from fuzz.supported import unsupported
 from fuzz.tally import Signature, Tally, by_signature
@@ -134,11 +135,19 @@ class Smaller(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
 
 
+class OurFault(msgspec.Struct, frozen=True):
+    """The driver or the judge failed on scenario ``index`` for a ``reason`` that this worker had not met before."""
+
+    index: int
+    scenario: Scenario
+    reason: str
+
+
 class Failed(msgspec.Struct, frozen=True):
-    """The worker cannot go on. ``ours``: a mistake of kvoracle, with its traceback as the text."""
+    """The worker cannot go on. ``traceback``: of a mistake of kvoracle, empty for what the user can mend."""
 
     text: str
-    ours: bool
+    traceback: str = ""
 
 
 def main(parent: Connection, plan: Plan) -> None:
@@ -156,12 +165,18 @@ def main(parent: Connection, plan: Plan) -> None:
             _Worker(parent, plan, engine).serve()
         finally:
             engine.close()
-    except (BrokenPipeError, EOFError):
+    except (BrokenPipeError, ConnectionResetError, EOFError):
         pass  # the parent is gone, and with it whoever wanted to know
     except EngineError as error:
-        parent.send(Failed(str(error), ours=False))
-    except Exception:
-        parent.send(Failed(traceback.format_exc(), ours=True))
+        _tell(parent, Failed(str(error)))
+    except Exception as error:
+        _tell(parent, Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+
+
+def _tell(parent: Connection, last: Failed) -> None:
+    """Send the last message; a parent that was told the same by another worker no longer listens."""
+    with contextlib.suppress(OSError):
+        parent.send(last)
 
 
 class _Worker:
@@ -172,6 +187,7 @@ class _Worker:
         self._scenarios = scenario_source(plan.source)
         self._unsupported = unsupported(plan.prepared)
         self._signatures: set[Signature] = set()
+        self._faults: set[str] = set()
         self._tally = Tally()
         self._next = plan.number
         self._reported = time.monotonic()
@@ -206,6 +222,7 @@ class _Worker:
                 started = time.process_time()
                 scenario = self._scenarios(index)
                 generated = time.process_time() - started
+                self._tally.draw(features_at(self._plan.source, index))
                 if self._unsupported(scenario):
                     self._tally.skip(generated)
                     continue
@@ -222,6 +239,9 @@ class _Worker:
         """Judge one scenario of a campaign, and tell the parent of each signature once."""
         trial = self._judge(ran)
         self._tally.add(index, trial)
+        if trial.ours and trial.could_not_run not in self._faults:
+            self._faults.add(trial.could_not_run)
+            self._parent.send(OurFault(index, ran.scenario, trial.could_not_run))
         for signature, finding in by_signature(trial.verdict.findings).items():
             if signature not in self._signatures:
                 self._signatures.add(signature)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -13,7 +15,7 @@ import msgspec
 from fuzz.campaign import CampaignError
 from fuzz.engines.names import EngineError
 from fuzz.engines.open import Prepared, prepare_engine
-from fuzz.findings import BadFinding
+from fuzz.findings import BadFinding, no_such_rule
 from fuzz.generator import UnknownFeature
 from fuzz.known import BadKnown
 from fuzz.trial import Rules
@@ -22,6 +24,7 @@ from oracle.validate import BadScenario
 from reference.rules import RULES
 
 CLEAN, FINDINGS, COULD_NOT_JUDGE = 0, 1, 2
+FAILED = "kvoracle failed, please report this"
 
 USER_ERRORS = (BadFinding, BadKnown, BadScenario, BadTrace, CampaignError, EngineError, UnknownFeature)
 """Errors whose message is one line for the user."""
@@ -38,14 +41,61 @@ class Problem(click.ClickException):
         click.echo(f"kvoracle: {self.message}", err=True)
 
 
+class Failed(Problem):
+    """A mistake of kvoracle's own; its traceback has been printed."""
+
+    def show(self, file: Any = None) -> None:
+        click.echo(self.message, err=True)
+
+
 class Group(click.Group):
-    """A group of commands that tells the user's errors in one line."""
+    """A group of commands that tells every error in one line, and never by the exit status of a finding."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line. Click's own way of ending would print several lines, and give 1 for Ctrl-C."""
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra) or CLEAN
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            status = error.exit_code
+        except click.ClickException as error:
+            problem = error if isinstance(error, Problem) else Problem(_usage(error))
+            problem.show()
+            status = COULD_NOT_JUDGE
+        if standalone_mode:
+            sys.exit(status)
+        return status
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except (KeyboardInterrupt, click.Abort):
+            raise Problem("interrupted") from None
         except USER_ERRORS as error:
             raise Problem(str(error)) from error
+        except BrokenPipeError:
+            # Whoever read our output has gone, as ``head`` does; Python must not complain about it at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise Problem("the output was cut off by its reader") from None
+        except Exception as error:
+            traceback.print_exc()
+            raise Failed(FAILED) from error
+
+
+def _usage(error: click.ClickException) -> str:
+    """A mistake in how a command was called, on one line, with where to read how it is done."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    return " ".join(error.format_message().split()).rstrip(".") + hint
 
 
 class Duration(click.ParamType):
@@ -61,23 +111,19 @@ class Duration(click.ParamType):
         return seconds
 
 
-def engine_options(default: str | None = "vllm") -> Callable[[F], F]:
-    """``--engine`` and what belongs to it."""
+def engine_options(*, named: bool = True) -> Callable[[F], F]:
+    """What says how an engine is got ready; if ``named``, ``--engine`` too, else the command has it as an argument."""
+    options = [
+        click.option("--allow-cuda", is_flag=True, help="Accept a GPU build of torch if there is no other."),
+        click.option("--torch-index", metavar="URL", help="The package index that has CPU builds of torch."),
+        click.option("--policy", metavar="RELEASE", help="Compare with this release's policy, or with none."),
+    ]
+    if named:
+        forms = "vllm (the newest), vllm==X, a checkout's path, python:PATH, reference, planted:NAME."
+        options.append(click.option("--engine", metavar="ENGINE", default="vllm", show_default=True, help=forms))
 
     def add(function: F) -> F:
-        for option in (
-            click.option("--allow-cuda", is_flag=True, help="Accept a GPU build of torch if there is no other."),
-            click.option("--torch-index", metavar="URL", help="The package index that has CPU builds of torch."),
-            click.option("--policy", metavar="RELEASE", help="Compare with this release's policy, or with none."),
-            click.option(
-                "--engine",
-                metavar="ENGINE",
-                default=default,
-                required=default is None,
-                show_default=default is not None,
-                help="vllm (the newest), vllm==X, a checkout's path, python:PATH, reference, planted:NAME.",
-            ),
-        ):
+        for option in options:
             function = option(function)
         return function
 
@@ -114,11 +160,9 @@ def prepared_engine(engine: str, policy: str | None, torch_index: str | None, al
 
 def rules(names: tuple[str, ...]) -> Rules:
     """The rules that ``--rule`` names, None for all. Raises Problem for one that does not exist."""
-    wanted = frozenset(split_names(names))
+    wanted = frozenset(name.upper() for name in split_names(names))
     for name in sorted(wanted - RULES.keys()):
-        near = difflib.get_close_matches(name.upper(), RULES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"rules are: {', '.join(RULES)}"
-        raise Problem(f"--rule {name}: no such rule; {hint}")
+        raise Problem(f"--rule {name}: {no_such_rule(name)}")
     return wanted or None
 
 

@@ -74,10 +74,11 @@ def add(engine: str, allow_cuda: bool, torch_index: str | None, as_json: bool) -
 
 
 @engines.command()
-@engine_options()
+@click.argument("engine")
+@engine_options(named=False)
 @json_option
 def check(engine: str, policy: str | None, torch_index: str | None, allow_cuda: bool, as_json: bool) -> None:
-    """Run a small scenario whose decisions are known.
+    """Run a small scenario whose decisions are known on ENGINE.
 
     Exit status: 0 as known, 1 otherwise, 2 the engine does not run.
     """

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from fuzz.campaign import Campaign, Settings, State
 from fuzz.commands.common import (
@@ -27,8 +26,8 @@ from fuzz.commands.common import (
     split_names,
 )
 from fuzz.engines.open import Prepared
-from fuzz.findings import kvoracle_version
-from fuzz.generator import check_features
+from fuzz.findings import check_writable, engine_folder, finding_document, kvoracle_version
+from fuzz.generator import UnknownFeature, swarm_at
 from fuzz.known import load_known
 from fuzz.live import display
 from fuzz.report import heading, summary_text
@@ -47,7 +46,12 @@ _WORKERS_MAX = 4
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Where to begin. Default: drawn, and printed.")
 @click.option("--workers", type=click.IntRange(1, 256), metavar="N", help="Default: one a core, at most 4.")
 @rule_option
-@click.option("--only", multiple=True, metavar="FEATURE", help="Use just these features (repeat, or join by commas).")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="FEATURE",
+    help="Use just these (see kvoracle features; repeat, or join by commas).",
+)
 @click.option("--without", multiple=True, metavar="FEATURE", help="Leave these features out.")
 @click.option("--backend", type=click.Choice(["seeded", "hypothesis"]), default="seeded", show_default=True)
 @click.option("--known", "known_file", type=click.Path(dir_okay=False), help="Findings that are expected (TOML).")
@@ -82,11 +86,13 @@ def fuzz(
       reason = "fixed in 0.27"
       report = "https://github.com/vllm-project/vllm/issues/43559"
       expires = 2026-12-31
+    An entry excuses its signature only if its scenario, which is run again, still shows it.
     """
     only, without = split_names(only), split_names(without)
-    check_features(only, without)
+    swarm_at(0, 0, only=only, without=without)  # raises what is wrong with them
     wanted_rules = rules(rule_names)
     known = load_known(Path(known_file)) if known_file else ()
+    check_writable(engine_folder(Path(folder), engine))
     started = time.monotonic()
     prepared = prepared_engine(engine, policy, torch_index, allow_cuda)
     setup = time.monotonic() - started
@@ -94,7 +100,7 @@ def fuzz(
         source=Scenarios(
             seed=secrets.randbelow(1 << 31) if seed is None else seed,
             only=only,
-            without=without + tuple(name for name in withheld(prepared) if name not in (*only, *without)),
+            without=_left_out(prepared, only, without),
             backend=backend,
         ),
         workers=workers or _default_workers(scenarios),
@@ -110,6 +116,19 @@ def fuzz(
     _run(prepared, settings, setup, as_json)
 
 
+def _left_out(prepared: Prepared, only: tuple[str, ...], without: tuple[str, ...]) -> tuple[str, ...]:
+    """``without`` and what the build never runs. Raises Problem if ``only`` cannot do without the latter."""
+    never = withheld(prepared)
+    if refused := [name for name in only if name in never]:
+        raise Problem(f"--only {','.join(refused)}: {prepared.label} never runs that; name another --engine or feature")
+    left_out = without + tuple(name for name in never if name not in without)
+    try:
+        swarm_at(0, 0, only=only, without=left_out)
+    except UnknownFeature as error:
+        raise Problem(f"{error} ({prepared.label} never runs {', '.join(never)})") from error
+    return left_out
+
+
 def _run(prepared: Prepared, settings: Settings, setup: float, as_json: bool) -> None:
     with display() as watch:
         campaign = Campaign(prepared, settings, watch)
@@ -119,8 +138,10 @@ def _run(prepared: Prepared, settings: Settings, setup: float, as_json: bool) ->
         state = campaign.run()
     if as_json:
         print_json(summary_document(state))
-    else:
+    elif state.found or state.tally.made:
         click.echo(summary_text(state))
+    if state.traceback:
+        click.echo(state.traceback, err=True)
     if not state.found and state.could_not_judge:
         click.echo(f"kvoracle: could not judge: {state.could_not_judge}", err=True)
     leave(state.exit_status)
@@ -153,6 +174,9 @@ def summary_document(state: State) -> dict[str, Any]:
         "scenarios": tally.scenarios,
         "skipped": tally.skipped,
         "could_not_run": tally.could_not_run,
+        "kvoracle_failed": tally.ours,
+        "kvoracle_failed_on": [str(path) for path in state.faults],
+        "features": tally.features,
         "steps": tally.steps,
         "records": tally.records,
         "repeated": tally.repeated,
@@ -161,7 +185,7 @@ def summary_document(state: State) -> dict[str, Any]:
         "unjudged": tally.unjudged,
         "allowed": tally.allowed,
         "coverage": tally.coverage,
-        "findings": [{"path": str(state.paths[s]), **msgspec.to_builtins(state.found[s])} for s in sorted(state.found)],
+        "findings": [{"path": str(state.paths[s]), **finding_document(state.found[s])} for s in sorted(state.found)],
         "known": [
             {"signature": s, "status": status, "scenarios": tally.signatures.get(s, 0)}
             for s, status in state.known.items()

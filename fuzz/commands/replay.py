@@ -12,18 +12,21 @@ from fuzz.commands.common import (
     CLEAN,
     COULD_NOT_JUDGE,
     FINDINGS,
+    Problem,
     engine_options,
     json_option,
     leave,
     prepared_engine,
     print_json,
 )
-from fuzz.engines.open import Prepared, open_prepared
-from fuzz.findings import EngineFacts, FindingFile, Origin, kvoracle_version, sentence
+from fuzz.engines.open import Prepared, is_conforming, open_prepared, policy_to_ask_for
+from fuzz.engines.protocol import Engine
+from fuzz.findings import EngineFacts, FindingFile, Origin, check_writable, kvoracle_version, new_finding
 from fuzz.replay import CONFORMS, FIXED, STILL_THERE, VIOLATES, Item, Replayed, items
 from fuzz.replay import replay as replay_item
 from fuzz.report import engine_words, finding_text, replay_advice
 from fuzz.story import story
+from fuzz.traces import write_trace
 
 _STATUS = {STILL_THERE: FINDINGS, VIOLATES: FINDINGS, FIXED: CLEAN, CONFORMS: CLEAN}
 
@@ -32,6 +35,13 @@ _STATUS = {STILL_THERE: FINDINGS, VIOLATES: FINDINGS, FIXED: CLEAN, CONFORMS: CL
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True))
 @engine_options()
 @click.option("--quiet", is_flag=True, help="One line an item, without the findings themselves.")
+@click.option(
+    "--trace",
+    "trace_folder",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="Write the trace of each item to FOLDER/NAME.jsonl.zst, for kvoracle judge.",
+)
 @json_option
 def replay(
     paths: tuple[str, ...],
@@ -40,6 +50,7 @@ def replay(
     torch_index: str | None,
     allow_cuda: bool,
     quiet: bool,
+    trace_folder: str | None,
     as_json: bool,
 ) -> None:
     """Run findings or scenarios (files, or folders of them) on an engine and say what became of each.
@@ -51,25 +62,92 @@ def replay(
     COULD NOT RUN  the scenario or the engine was refused
     A scenario without a finding VIOLATES or CONFORMS.
 
+    A finding is compared with the policy that it was found by when it is replayed on the same build and
+    --policy is not given; else with that of the build, or with --policy.
+
     Exit status: 0 all are fixed or conform, 1 a finding, 2 could not judge; 1 wins over 2.
     """
-    prepared = prepared_engine(engine, policy, torch_index, allow_cuda)
-    opened = open_prepared(prepared)
-    results: list[tuple[Replayed, FindingFile | None]] = []
+    traces = _Traces(Path(trace_folder)) if trace_folder else None
+    engines = _Engines(engine, policy, torch_index, allow_cuda)
+    results: list[Replayed] = []
     try:
-        for name in paths:
-            for item in items(Path(name)):
-                outcome = replay_item(opened, item) if isinstance(item, Item) else item
-                document = _document(prepared, item, outcome) if isinstance(item, Item) else None
-                results.append((outcome, document))
-                if not as_json:
-                    _show(prepared, outcome, document, first=len(results) == 1, quiet=quiet)
+        for item in (item for name in paths for item in items(Path(name))):
+            outcome = replay_item(engines.for_item(item), item) if isinstance(item, Item) else item
+            document = _document(engines.prepared, item, outcome) if isinstance(item, Item) else None
+            results.append(outcome)
+            if traces is not None:
+                traces.write(outcome)
+            if not as_json:
+                _show(engines.prepared, outcome, document, first=len(results) == 1, quiet=quiet)
     finally:
-        opened.close()
+        engines.close()
     if as_json:
-        print_json({"engine": _facts(prepared, ""), "items": [_as_json(outcome) for outcome, _ in results]})
-    statuses = {_status(outcome) for outcome, _ in results}
+        runner = next((outcome.runner for outcome in results if outcome.runner), "")
+        facts = _facts(engines.default, runner)
+        print_json({"engine": facts, "items": [_as_json(outcome) for outcome in results]})
+    statuses = {_status(outcome) for outcome in results}
     leave(FINDINGS if FINDINGS in statuses else max(statuses))
+
+
+class _Engines:
+    """The engine, once for each policy that a finding asks for. ``prepared``: the one that ran last."""
+
+    def __init__(self, engine: str, policy: str | None, torch_index: str | None, allow_cuda: bool) -> None:
+        self._options = engine, torch_index, allow_cuda
+        self._policy = policy
+        self._opened: dict[str | None, tuple[Prepared, Engine]] = {}
+        self.default = self.prepared = self._prepare(policy)
+
+    def for_item(self, item: Item) -> Engine:
+        """The engine to replay an item on, open."""
+        policy = self._policy
+        if policy is None and item.document is not None and self._is_same_build(item.document.engine):
+            found = item.document.engine
+            policy = policy_to_ask_for(found.name, found.version, found.release)
+        if policy not in self._opened:
+            prepared = self.default if policy == self._policy else self._prepare(policy)
+            self._opened[policy] = prepared, open_prepared(prepared)
+        self.prepared, engine = self._opened[policy]
+        return engine
+
+    def close(self) -> None:
+        """Stop them all."""
+        for _, engine in self._opened.values():
+            engine.close()
+
+    def _prepare(self, policy: str | None) -> Prepared:
+        engine, torch_index, allow_cuda = self._options
+        return prepared_engine(engine, policy, torch_index, allow_cuda)
+
+    def _is_same_build(self, found: EngineFacts) -> bool:
+        typed = self.default.name.typed
+        if is_conforming(found.name) or is_conforming(typed):
+            return found.name == typed
+        return found.version == self.default.version
+
+
+class _Traces:
+    """Writes the traces of a replay, each under the name of its item, numbered if two have the same."""
+
+    def __init__(self, folder: Path) -> None:
+        check_writable(folder, "--trace")
+        self._folder = folder
+        self._taken: set[str] = set()
+
+    def write(self, outcome: Replayed) -> None:
+        """Write an item's trace, if it has one."""
+        if not outcome.lines:
+            return
+        name, number = outcome.path.stem, 1
+        while name in self._taken:
+            number += 1
+            name = f"{outcome.path.stem}-{number}"
+        self._taken.add(name)
+        path = self._folder / f"{name}.jsonl.zst"
+        try:
+            write_trace(path, outcome.lines)
+        except OSError as error:
+            raise Problem(f"cannot write {path}: {error.strerror or error}; name another --trace folder") from None
 
 
 def _status(outcome: Replayed) -> int:
@@ -94,17 +172,7 @@ def _document(prepared: Prepared, item: Item, outcome: Replayed) -> FindingFile 
             engine=facts,
             steps=steps,
         )
-    return FindingFile(
-        kvoracle=kvoracle_version(),
-        signature=outcome.finding.signature,
-        sentence=sentence(outcome.finding.rule),
-        finding=outcome.finding,
-        scenario=item.scenario,
-        original=item.scenario,
-        engine=facts,
-        origin=Origin(note=f"as in {item.path}"),
-        steps=steps,
-    )
+    return new_finding(outcome.finding, item.scenario, facts, Origin(note=f"as in {item.path}"), steps)
 
 
 def _show(prepared: Prepared, outcome: Replayed, document: FindingFile | None, *, first: bool, quiet: bool) -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import click
-import msgspec
+from msgspec.structs import replace
 
 from fuzz.commands.common import (
     COULD_NOT_JUDGE,
@@ -24,7 +24,18 @@ from fuzz.commands.common import (
 )
 from fuzz.engines.open import Prepared, open_prepared
 from fuzz.engines.protocol import Engine
-from fuzz.findings import EngineFacts, FindingFile, Origin, finding_path, kvoracle_version, sentence, store
+from fuzz.findings import (
+    BadFinding,
+    EngineFacts,
+    FindingFile,
+    Origin,
+    check_writable,
+    engine_folder,
+    finding_document,
+    finding_path,
+    new_finding,
+    store,
+)
 from fuzz.replay import Item, items
 from fuzz.report import finding_text, replay_advice
 from fuzz.shrink import ATTEMPTS
@@ -67,6 +78,7 @@ def shrink(
     if reasons := check(item.scenario):
         raise Problem(f"{file}: {'; '.join(reasons)}")
     wanted = rules(rule_names)
+    check_writable(engine_folder(Path(folder), engine))
     prepared = prepared_engine(engine, policy, torch_index, allow_cuda)
     deadline = None if seconds is None else time.monotonic() + seconds
     opened = open_prepared(prepared)
@@ -75,8 +87,8 @@ def shrink(
         for signature in _signatures(opened, item, wanted):
             document = _shrink(opened, prepared, item, signature, attempts, deadline)
             path = finding_path(Path(folder), prepared.name.typed, signature)
-            store(path, document)
-            documents.append({"path": str(path), **msgspec.to_builtins(document)})
+            _store(path, document)
+            documents.append({"path": str(path), **finding_document(document)})
             if not as_json:
                 click.echo(finding_text(document, replay_advice(document, path)) + "\n")
     finally:
@@ -86,6 +98,14 @@ def shrink(
     leave(FINDINGS if documents else COULD_NOT_JUDGE)
 
 
+def _store(path: Path, document: FindingFile) -> None:
+    """A finding that cannot be stored is still one, and is printed."""
+    try:
+        store(path, document)
+    except BadFinding as error:
+        click.echo(f"kvoracle: {error}", err=True)
+
+
 def _signatures(engine: Engine, item: Item, wanted: Rules) -> list[Signature]:
     """What to shrink: the finding of the file, or all that its scenario shows. Raises Problem for none."""
     if item.document is not None and (wanted is None or item.document.signature[0] in wanted):
@@ -93,10 +113,14 @@ def _signatures(engine: Engine, item: Item, wanted: Rules) -> list[Signature]:
     trial = try_scenario(engine, item.scenario, repeat=wanted is None or "D1" in wanted)
     if trial.could_not_run:
         raise Problem(f"{item.path}: {trial.could_not_run}")
-    found = [s for s in by_signature(trial.verdict.findings) if wanted is None or s[0] in wanted]
-    if not found:
-        raise Problem(f"{item.path}: {engine.name} gives no finding on it; there is nothing to shrink")
-    return found
+    found = list(by_signature(trial.verdict.findings))
+    chosen = [signature for signature in found if wanted is None or signature[0] in wanted]
+    if not chosen:
+        by = f" by {', '.join(sorted(wanted))}" if wanted else ""
+        others = sorted({rule for rule, _, _ in found})
+        also = f" (there is one by {', '.join(others)})" if others else ""
+        raise Problem(f"{item.path}: {engine.name} gives no finding{by} on it{also}; there is nothing to shrink")
+    return chosen
 
 
 def _shrink(
@@ -120,17 +144,17 @@ def _shrink(
     if small.finding is None:
         raise Problem(f"{item.path}: {engine.name} does not show {' · '.join(signature)} on it")
     trial = last[0]
-    return FindingFile(
-        kvoracle=kvoracle_version(),
-        signature=signature,
-        sentence=sentence(signature[0]),
-        finding=small.finding,
-        scenario=small.scenario,
-        original=item.document.original if item.document else item.scenario,
-        engine=EngineFacts(prepared.name.typed, prepared.version, trial.runner, prepared.release),
-        origin=item.document.origin if item.document else Origin(note=f"from {item.path}"),
-        shrunk=small.complete,
-        attempts=small.attempts,
-        count=item.document.count if item.document else 1,
-        steps=story(trial.lines, small.finding, trial.verdict.judged),
-    )
+    facts = EngineFacts(prepared.name.typed, prepared.version, trial.runner, prepared.release)
+    rows = story(trial.lines, small.finding, trial.verdict.judged)
+    fresh = new_finding(small.finding, small.scenario, facts, Origin(note=f"from {item.path}"), rows)
+    document = replace(fresh, original=item.scenario, shrunk=small.complete, attempts=small.attempts)
+    return document if item.document is None else _continued(document, item.document)
+
+
+def _continued(document: FindingFile, earlier: FindingFile) -> FindingFile:
+    """What was known of the finding before: where it comes from, and on the same build what was tried."""
+    document = replace(document, original=earlier.original, origin=earlier.origin, count=earlier.count)
+    if (document.engine, document.signature) != (earlier.engine, earlier.signature):
+        return document
+    was_smallest = earlier.shrunk and document.scenario == earlier.scenario
+    return replace(document, shrunk=document.shrunk or was_smallest, attempts=document.attempts + earlier.attempts)

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuzz.engines.conforming import open_reference
-from fuzz.engines.names import NEWEST_RELEASE, SUPPORTED_RELEASES, EngineError, EngineName, parse_engine_name
+from fuzz.engines.names import (
+    NEWEST_RELEASE,
+    SUPPORTED_RELEASES,
+    EngineError,
+    EngineName,
+    nearest_release,
+    parse_engine_name,
+)
 from fuzz.engines.planted import FAULTS, open_planted
 from fuzz.engines.process import VllmEngine
 from fuzz.engines.protocol import Engine
@@ -80,6 +87,17 @@ def open_prepared(prepared: Prepared, *, core: int | None = None) -> Engine:
 def open_engine(typed: str, *, policy: str | None = None, core: int | None = None, say: Say = print) -> Engine:
     """Prepare and open in one go. Raises EngineError."""
     return open_prepared(prepare_engine(typed, policy=policy, say=say), core=core)
+
+
+def is_conforming(typed: str) -> bool:
+    """Whether the name is that of the reference engine or a planted fault, which are of any version asked for."""
+    return typed == "reference" or typed.startswith("planted:")
+
+
+def policy_to_ask_for(typed: str, version: str, release: str | None) -> str | None:
+    """The ``--policy`` by which the build is compared with ``release`` again; None if it is so by itself."""
+    own = NEWEST_RELEASE if is_conforming(typed) else nearest_release(version)
+    return None if release == own else release or INVARIANTS_ONLY
 
 
 def checked_policy(policy: str | None) -> str | None:

@@ -161,6 +161,8 @@ def provision_env(*, say: Say, torch_index: str | None, allow_cuda: bool, releas
         say("the shared environment's Python is gone (was it upgraded?); making the environment anew")
         remove_folder(env_folder(), say=say)
     missing = missing_parts(release)
+    if release is not None and len(missing) > 1:
+        check_offered(release)
     if missing:
         announce(missing, say)
     build_env = partial(_build_env, say=say, torch_index=torch_index, allow_cuda=allow_cuda)
@@ -175,6 +177,28 @@ def missing_parts(release: str | None = None) -> list[Part]:
     if release is not None:
         parts.append(Part(f"sources of vllm {release}", release_folder(release), 340, 60, 1.0))
     return [part for part in parts if read_marker(part.folder) is None]
+
+
+def check_offered(release: str) -> None:
+    """Raise ProvisionError if the package index is known to lack this release of vLLM.
+
+    Asked of our own pip before an environment of 1 GB is made. Where the question itself fails (no pip, no
+    network) the download will tell why.
+    """
+    what = f"vllm {release}"
+    try:
+        answer = run_pip(
+            Path(sys.executable),
+            *("index", "versions", "--pre", "--only-binary=:all:"),
+            *_wheel_target(),
+            "vllm",
+            what=what,
+        )
+    except ProvisionError:
+        return
+    offered = re.search(r"^Available versions: (.*)$", answer, re.MULTILINE)
+    if offered is not None and release not in offered[1].split(", "):
+        raise ProvisionError(_not_offered(what))
 
 
 def announce(missing: list[Part], say: Say) -> None:
@@ -339,19 +363,24 @@ def _what_pip_would_install(python: Path, requirement: str, source: tuple[str, .
 def _build_release(folder: Path, *, release: str, say: Say) -> Facts:
     say(f"downloading vllm {release}")
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=folder) as scratch:
-        machine = "aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
-        platforms = (f"manylinux_2_28_{machine}", f"manylinux_2_31_{machine}", f"manylinux2014_{machine}")
         run_pip(
             _env_python(),
             *("download", "--no-deps", "--only-binary=:all:"),
-            *(f"--platform={name}" for name in platforms),
-            *("--python-version", _WHEEL_PYTHON, "--dest", scratch),
+            *_wheel_target(),
+            *("--dest", scratch),
             f"vllm=={release}",
             what=f"vllm {release}",
         )
         say(f"unpacking the sources of vllm {release}")
         unpack_sources(next(Path(scratch).glob("*.whl")), folder)
     return {"vllm": release}
+
+
+def _wheel_target() -> list[str]:
+    """Pip's arguments for the wheels that are made for Linux, wherever this runs."""
+    machine = "aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
+    platforms = ("manylinux_2_28", "manylinux_2_31", "manylinux2014")
+    return [*(f"--platform={name}_{machine}" for name in platforms), "--python-version", _WHEEL_PYTHON]
 
 
 def unpack_sources(wheel: Path, folder: Path) -> None:
@@ -374,7 +403,7 @@ def _release_launch(version: str) -> Launch:
         version=version,
         release=nearest_release(version),
         label=f"vllm {version}",
-        notes=_notes(version),
+        notes=version_notes(version),
     )
 
 
@@ -385,7 +414,7 @@ def _checkout_launch(folder: Path, say: Say) -> Launch:
     """A source checkout: driven where it lies, with the shared environment, and never written to."""
     found = checkout_version(folder)
     version = found or f"{NEWEST_RELEASE}+unknown"
-    notes = _notes(version)
+    notes = version_notes(version)
     if found is None:
         notes = (f"the version of {folder} cannot be told; it is judged as {NEWEST_RELEASE}", *notes)
     overlay = _overlay(folder, version, say)
@@ -501,7 +530,7 @@ def _interpreter_launch(python: Path) -> Launch:
         release=nearest_release(version),
         label=f"vllm {version} (python {python})",
         environment=(("PYTHONDONTWRITEBYTECODE", "1"),),
-        notes=_notes(version),
+        notes=version_notes(version),
     )
 
 
@@ -528,7 +557,8 @@ def _installed_version(python: Path) -> str:
     return version
 
 
-def _notes(version: str) -> tuple[str, ...]:
+def version_notes(version: str) -> tuple[str, ...]:
+    """What a user should know of a build of this version."""
     if not is_newer_than_supported(version):
         return ()
     return (f"vllm {version} is newer than all supported releases; it is judged as {NEWEST_RELEASE}",)
@@ -544,11 +574,6 @@ def list_engines() -> list[Installed]:
     return [
         Installed(_name_of(folder), folder, facts, size_bytes(folder)) for folder, facts in found if facts is not None
     ]
-
-
-def engine_size(name: str) -> int:
-    """Bytes on disk of the engine called ``name`` (as ``list_engines`` names it); 0 if it is not there."""
-    return size_bytes(_folder_of(name))
 
 
 def remove_engine(name: str, *, say: Say = print) -> int:
@@ -587,8 +612,8 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
 
 
-def run_pip(python: Path, *arguments: str, what: str) -> None:
-    """Run the pip of ``python``, with the user's own configuration.
+def run_pip(python: Path, *arguments: str, what: str) -> str:
+    """Run the pip of ``python``, with the user's own configuration; return all that it printed.
 
     Two tries per request and no cache: a dead network should be told soon, and a wheel that is thrown
     away should not stay in another cache. Raises ProvisionError that names ``what`` was to be fetched.
@@ -605,6 +630,7 @@ def run_pip(python: Path, *arguments: str, what: str) -> None:
     )
     if done.returncode:
         raise ProvisionError(pip_failure(done.stdout, what))
+    return done.stdout
 
 
 def pip_failure(output: str, what: str) -> str:
@@ -614,9 +640,13 @@ def pip_failure(output: str, what: str) -> str:
         return f"{what}: the package index did not answer; check the network or pip's index-url"
     errors = [line[len("ERROR:") :].strip() for line in output.splitlines() if line.startswith("ERROR:")]
     if any("No matching distribution" in line for line in errors):
-        known = f" (supported releases: {', '.join(SUPPORTED_RELEASES)})" if what.startswith("vllm") else ""
-        return f"{what} is not in the package index{known}; check the version or pip's index-url"
+        return _not_offered(what)
     return f"{what} could not be installed: {errors[-1] if errors else _last_line(output)}"
+
+
+def _not_offered(what: str) -> str:
+    known = f" (supported releases: {', '.join(SUPPORTED_RELEASES)})" if what.startswith("vllm") else ""
+    return f"{what} is not in the package index{known}; check the version or pip's index-url"
 
 
 def explain_load_failure(launch: Launch, output: str) -> str:

@@ -9,10 +9,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fuzz.findings import BadFinding, EngineFacts, FindingFile, Origin, decode_finding, finding_path, store
+from fuzz.findings import (
+    BadFinding,
+    EngineFacts,
+    FindingFile,
+    Origin,
+    check_writable,
+    decode_finding,
+    finding_path,
+    store,
+)
 from fuzz.known import BadKnown, load_known
 from fuzz.smoke import SCENARIO
 from oracle.scenario import Limits, Request, Scenario, Step
+from oracle.validate import decode_scenario
 from oracle.verdict import Finding
 
 SMALL = Scenario(SCENARIO.geometry, Limits(4, 1), (Step(0, (Request("r0", ("a:4",)),)),))
@@ -38,11 +48,37 @@ def test_what_is_stored_is_what_is_read(tmp_path: Path) -> None:
 def test_a_smaller_one_of_the_same_build_is_kept(tmp_path: Path) -> None:
     path, larger = tmp_path / "f.json", replace(DOCUMENT, scenario=SCENARIO)
     store(path, DOCUMENT)
-    store(path, larger, keep_smaller=True)
+    store(path, larger)
     assert decode_finding(path.read_bytes(), "f") == DOCUMENT
     other_build = replace(larger, engine=replace(DOCUMENT.engine, version="0.32.0"))
-    store(path, other_build, keep_smaller=True)
+    store(path, other_build)
     assert decode_finding(path.read_bytes(), "f") == other_build
+
+
+def test_of_two_of_the_same_size_the_one_that_was_shrunk_to_the_end_is_kept(tmp_path: Path) -> None:
+    path, shrunk = tmp_path / "f.json", replace(DOCUMENT, shrunk=True, attempts=40)
+    store(path, shrunk)
+    store(path, replace(DOCUMENT, attempts=3))
+    assert decode_finding(path.read_bytes(), "f") == shrunk
+    counted = replace(shrunk, count=7)
+    store(path, counted)
+    assert decode_finding(path.read_bytes(), "f") == counted
+
+
+def test_a_stored_scenario_names_its_format(tmp_path: Path) -> None:
+    store(tmp_path / "f.json", DOCUMENT)
+    document = msgspec.json.decode((tmp_path / "f.json").read_bytes())
+    for name in ("scenario", "original"):
+        assert document[name]["kvoracle_scenario"] == 1
+    assert decode_scenario(msgspec.json.encode(document["scenario"]), "s") == SMALL
+
+
+def test_a_folder_is_probed_without_being_made(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(BadFinding, match=r"^cannot write to [^\n]+; name another --folder$"):
+        check_writable(tmp_path / "file" / "a")
 
 
 def test_an_engine_name_cannot_leave_the_folder(tmp_path: Path) -> None:
@@ -100,6 +136,7 @@ def test_the_scenario_may_be_a_finding_file(tmp_path: Path) -> None:
         (ENTRY.replace("2026-12-31", '"soon"'), "expires must be a date"),
         (ENTRY.replace("2026-12-31", "2026-12-31T00:00:00"), "expires must be a date"),
         (ENTRY.replace('"S2", ', ""), "signature must be"),
+        (ENTRY.replace('"S2"', '"S22"'), "did you mean S2"),
         (ENTRY.replace("s.json", "gone.json"), "No such file"),
         (ENTRY.replace("s.json", "{"), "JSON"),
         (ENTRY + ENTRY, "twice"),

@@ -49,6 +49,19 @@ def test_fixed() -> None:
     assert replayed("reference", found_by("ends-inside-a-block")).word == replay.FIXED
 
 
+def test_a_finding_by_another_policy_is_not_called_fixed() -> None:
+    item = found_by("stops-a-block-early")
+    assert item.document is not None
+    assert item.document.signature[0] == "M1"
+    engine = open_engine("reference")
+    by = replace(item.document.engine, name=engine.name, version=engine.version, release="0.26.0")
+    outcome = replay.replay(engine, Item(item.path, item.scenario, replace(item.document, engine=by)))
+    assert outcome.word == replay.NOT_REACHED
+    assert outcome.why == "could not compare: it was found by the policy of 0.26.0, and this is the policy of 0.33.0"
+    other_build = replace(item.document, engine=replace(by, version="0.26.0"))
+    assert replay.replay(engine, Item(item.path, item.scenario, other_build)).word == replay.FIXED
+
+
 def test_another_finding_of_the_same_rule_is_not_called_fixed() -> None:
     item = found_by("ends-inside-a-block")
     assert item.document is not None

@@ -7,13 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 import zstandard
 
 from fuzz.engines.open import open_engine
 from fuzz.engines.planted import FAULTS
+from fuzz.report import width
 from fuzz.smoke import SCENARIO
+from oracle.judge import BadTrace
 
 from .conftest import Kvoracle, screen
 
@@ -21,7 +24,9 @@ FAULT = "planted:ends-inside-a-block"
 FUZZ = ("fuzz", "--engine", FAULT, "--seed", "1", "--scenarios", "20", "--workers", "1")
 
 
-@pytest.mark.parametrize("command", ["", "fuzz", "judge", "replay", "shrink", "engines", "schema", "selftest"])
+@pytest.mark.parametrize(
+    "command", ["", "fuzz", "judge", "replay", "shrink", "engines", "features", "schema", "selftest"]
+)
 def test_help(kvoracle: Kvoracle, snapshot: Any, command: str) -> None:
     result = kvoracle(*command.split(), "--help")
     assert result.exit_code == 0
@@ -78,6 +83,31 @@ def test_replay_as_json(kvoracle: Kvoracle) -> None:
     result = kvoracle("replay", "kvoracle-findings", "--engine", "reference", "--json")
     document = json.loads(result.stdout)
     assert {item["word"] for item in document["items"]} == {"FIXED"}
+    assert document["engine"]["runner"] == "v1"
+
+
+def test_a_finding_is_replayed_by_the_policy_that_it_was_found_by(kvoracle: Kvoracle) -> None:
+    fault = "planted:stops-a-block-early"
+    found = kvoracle(
+        "fuzz", "--engine", fault, "--seed", "1", "--scenarios", "20", "--rule", "m1", "--policy", "0.30.0"
+    )
+    path = str(min(Path("kvoracle-findings").rglob("M1*.json")))
+    assert f"{path} --engine {fault} --policy 0.30.0\n" in found.stdout
+    again = kvoracle("replay", path, "--engine", fault)
+    assert again.exit_code == 1
+    assert "policy of 0.30.0" in again.stdout.splitlines()[0]
+    other = kvoracle("replay", path, "--engine", fault, "--policy", "0.33.0")
+    assert "policy of 0.33.0" in other.stdout.splitlines()[0]
+
+
+def test_replay_writes_traces_to_judge(kvoracle: Kvoracle) -> None:
+    path = str(stored(kvoracle))
+    kvoracle("replay", path, path, "--engine", FAULT, "--trace", "traces")
+    traces = sorted(str(file) for file in Path("traces").iterdir())
+    assert traces == [f"traces/{Path(path).stem}-2.jsonl.zst", f"traces/{Path(path).stem}.jsonl.zst"]
+    judged = kvoracle("judge", *traces)
+    assert judged.exit_code == 1
+    assert judged.stdout.count(": violates") == 2
 
 
 def test_replay_of_what_cannot_run(kvoracle: Kvoracle, snapshot: Any) -> None:
@@ -92,6 +122,23 @@ def test_shrink(kvoracle: Kvoracle, snapshot: Any) -> None:
     result = kvoracle("shrink", "scenario.json", "--engine", FAULT, "--rule", "S2")
     assert result.exit_code == 1
     assert screen(result.stdout) == snapshot
+
+
+def test_a_short_shrink_takes_nothing_back(kvoracle: Kvoracle) -> None:
+    path = stored(kvoracle)
+    before = json.loads(path.read_bytes())
+    result = kvoracle("shrink", str(path), "--engine", FAULT, "--attempts", "1", "--json")
+    (document,) = json.loads(result.stdout)
+    assert document["path"] == str(path)
+    assert (document["shrunk"], document["attempts"]) == (True, before["attempts"] + 1)
+    assert json.loads(path.read_bytes())["shrunk"]
+
+
+def test_shrink_by_a_rule_that_says_nothing(kvoracle: Kvoracle) -> None:
+    Path("scenario.json").write_bytes(msgspec.json.encode(SCENARIO))
+    result = kvoracle("shrink", "scenario.json", "--engine", FAULT, "--rule", "p3")
+    assert result.exit_code == 2
+    assert f"{FAULT} gives no finding by P3 on it (there is one by " in result.stderr
 
 
 def test_shrink_of_what_shows_nothing(kvoracle: Kvoracle) -> None:
@@ -141,6 +188,47 @@ def test_a_cut_off_clean_trace_is_no_pass(kvoracle: Kvoracle) -> None:
     assert result.exit_code == 2
 
 
+@pytest.mark.parametrize("cut", ["at a line's end", "inside a line", "inside the archive"])
+def test_a_trace_without_its_end_is_no_pass(kvoracle: Kvoracle, cut: str) -> None:
+    lines = trace("reference").splitlines(keepends=True)
+    whole = b"".join(lines[:-1])
+    data = {
+        "at a line's end": whole,
+        "inside a line": whole[:-10],
+        "inside the archive": zstandard.compress(whole) + zstandard.compress(lines[-1])[:-4],
+    }[cut]
+    Path("cut").write_bytes(data)
+    result = kvoracle("judge", "cut")
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "cut: not judged" in result.stdout
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError("x"), BadTrace("it does not fit")])
+def test_what_does_not_fit_is_told_with_its_line(
+    kvoracle: Kvoracle, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    Path("good.jsonl").write_bytes(trace("reference"))
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("oracle.judge.Judge.feed_all", fail)
+    result = kvoracle("judge", "good.jsonl")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("kvoracle: good.jsonl: line 2")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_judge_says_which_rules_had_nothing_to_judge(kvoracle: Kvoracle) -> None:
+    Path("good.jsonl").write_bytes(trace("reference").replace(b'"version":"0.33.0"', b'"version":"0.99.0"'))
+    text = kvoracle("judge", "good.jsonl").stdout
+    (document,) = json.loads(kvoracle("judge", "good.jsonl", "--json").stdout)
+    assert "D1" in document["not_judged"]
+    assert f"  not judged: {', '.join(document['not_judged'])}\n" in text
+    assert "  note: vllm 0.99.0 is newer than all supported releases" in text
+
+
 def test_selftest(kvoracle: Kvoracle) -> None:
     result = kvoracle("selftest", "--json")
     document = json.loads(result.stdout)
@@ -161,8 +249,8 @@ def test_selftest_fails_when_a_control_is_missed(kvoracle: Kvoracle, monkeypatch
 
 def test_engines(kvoracle: Kvoracle, snapshot: Any) -> None:
     assert screen(kvoracle("engines", "list").stdout) == snapshot(name="list")
-    assert kvoracle("engines", "check", "--engine", "reference").stdout == snapshot(name="check")
-    broken = kvoracle("engines", "check", "--engine", "planted:junction-ignored")
+    assert kvoracle("engines", "check", "reference").stdout == snapshot(name="check")
+    broken = kvoracle("engines", "check", "planted:junction-ignored")
     assert broken.exit_code == 1
 
 
@@ -188,6 +276,15 @@ def test_schema_describes_what_is_written(kvoracle: Kvoracle, document: str) -> 
         ("judge", "empty.json"),
         ("judge", "none.jsonl"),
         ("engines", "remove", "vllm==9.9.9"),
+        ("engines", "check"),
+        ("fuzz", "--engine", "reference", "--only", "async"),
+        ("fuzz", "--engine", "reference", "--only", "eagle-flag", "--without", "eagle"),
+        ("fuzz", "--engine", "reference", "--folder", "empty.json"),
+        ("fuzz", "--engine", "reference", "--folder", "empty.json/x"),
+        ("shrink", "empty.json", "--engine", "reference", "--time", "soon"),
+        ("fuzz", "--workers", "0"),
+        ("fuz",),
+        ("--fast", "fuzz"),
     ],
     ids=" ".join,
 )
@@ -197,3 +294,34 @@ def test_bad_input_is_told_in_one_line(kvoracle: Kvoracle, snapshot: Any, argume
     assert result.exit_code == 2
     assert len(screen(result.output).strip().splitlines()) <= 2
     assert screen(result.output) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (KeyboardInterrupt(), "kvoracle: interrupted"),
+        (click.Abort(), "kvoracle: interrupted"),
+        (RuntimeError("oh"), "kvoracle failed, please report this"),
+        (EOFError(), "kvoracle failed, please report this"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_mistake_of_ours_looks_like_a_finding(
+    kvoracle: Kvoracle, monkeypatch: pytest.MonkeyPatch, error: BaseException, says: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fuzz.commands.selftest.controls", fail)
+    result = kvoracle("selftest")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == says
+    assert ("Traceback" in result.stderr) == (says == "kvoracle failed, please report this")
+
+
+def test_a_report_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert width() == 100
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for columns, expected in (("80", 80), ("200", 100), ("20", 60)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert width() == expected

@@ -108,9 +108,7 @@ def test_deltas_fold_to_every_snapshot() -> None:
                 assert set(record.free) == set(range(1, scenario.geometry.blocks)) - {
                     block for block, count in references.items() if count
                 }
-                assert sorted(record.cached) == sorted(
-                    (g, b, d) for b, names in cached.items() for g, d in names
-                )
+                assert sorted(record.cached) == sorted((g, b, d) for b, names in cached.items() for g, d in names)
                 assert {(r, g): list(blocks) for r, g, blocks in record.tables} == tables
                 held = Counter(block for table in tables.values() for block in table if block)
                 assert held == +references
@@ -164,17 +162,11 @@ def test_every_read_finds_its_content() -> None:
 
 def chunk_of(item: trace.Scheduled, ids: list[int]) -> Chunk:
     """A scheduled request as the worker sees it."""
-    return Chunk(
-        item.request, item.start, item.tokens, item.drafts, item.accepted, item.fresh, item.blocks, ids
-    )
+    return Chunk(item.request, item.start, item.tokens, item.drafts, item.accepted, item.fresh, item.blocks, ids)
 
 
 def test_the_third_sibling_reuses_the_junction() -> None:
-    lookups = [
-        record
-        for record in records_of(open_reference().run(small()).lines)
-        if isinstance(record, trace.Lookup)
-    ]
+    lookups = [record for record in records_of(open_reference().run(small()).lines) if isinstance(record, trace.Lookup)]
     assert [(lookup.hit, lookup.junction) for lookup in lookups] == [(0, 0), (0, 8), (8, 0)]
 
 

@@ -48,9 +48,7 @@ def test_a_release_that_is_too_old_names_the_oldest(typed: str) -> None:
     assert "vllm==0.26.0 or newer" in complaint(typed)
 
 
-@pytest.mark.parametrize(
-    "typed", ["vllm==", "vllm==latest", "vllm==0.33.0+cpu", "vllm==0.33.0.0", "vllm==-1"]
-)
+@pytest.mark.parametrize("typed", ["vllm==", "vllm==latest", "vllm==0.33.0+cpu", "vllm==0.33.0.0", "vllm==-1"])
 def test_a_malformed_version_shows_a_good_one(typed: str) -> None:
     assert "write it like vllm==0.33.0" in complaint(typed)
 

@@ -38,9 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def make_wheel(
-    folder: Path, name: str, version: str, *, requires: str = "", tag: str = "py3-none-any"
-) -> Path:
+def make_wheel(folder: Path, name: str, version: str, *, requires: str = "", tag: str = "py3-none-any") -> Path:
     """A wheel with one Python file, one file that is no Python, and its metadata."""
     folder.mkdir(parents=True, exist_ok=True)
     wheel = folder / f"{name}-{version}-{tag}.whl"
@@ -176,6 +174,17 @@ def test_a_release_that_is_not_offered_leaves_nothing(cache: Path, monkeypatch: 
     assert list(cache.glob("*vllm-0.99.0*/*")) == []
 
 
+def test_a_release_that_does_not_exist_is_told_before_anything_is_made(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(tmp_path / "wheels", "vllm", "0.31.0")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setattr(provision, "_build_env", lambda *_, **__: pytest.fail("an environment was begun"))
+    with pytest.raises(ProvisionError, match=r"vllm 0\.99\.0 is not in the package index"):
+        resolve(parse_engine_name("vllm==0.99.0"), say=silent)
+    assert not cache.exists()
+
+
 def test_a_damaged_wheel_is_told(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "vllm", "0.31.0")
     wheel.write_bytes(wheel.read_bytes()[:200])
@@ -188,10 +197,9 @@ def test_engines_are_listed_measured_and_removed(cache: Path) -> None:
         build_once(provision.release_folder(release), lambda folder: {"vllm": folder.name}, say=silent)
     (cache / "vllm-0.30.0").mkdir()  # half-made: not an engine
     assert [entry.name for entry in provision.list_engines()] == ["vllm==0.26.0", "vllm==0.33.0"]
-    assert provision.engine_size("vllm==0.26.0") > 0
+    assert all(entry.size > 0 for entry in provision.list_engines())
     assert provision.remove_engine("vllm==0.26.0", say=silent) > 0
     assert [entry.name for entry in provision.list_engines()] == ["vllm==0.33.0"]
-    assert provision.engine_size("vllm==0.26.0") == 0
     with pytest.raises(EngineNameError, match=r"there is vllm==0\.33\.0"):
         provision.remove_engine("vllm==0.26.0", say=silent)
 
@@ -225,9 +233,7 @@ def test_every_dependency_is_pinned() -> None:
     assert len(set(names)) == len(names)
     assert not {"torch", "triton", "vllm"} & set(names)
     # What torch itself requires: it is installed without its dependencies.
-    assert {"filelock", "typing_extensions", "setuptools", "sympy", "networkx", "jinja2", "fsspec"} <= set(
-        names
-    )
+    assert {"filelock", "typing_extensions", "setuptools", "sympy", "networkx", "jinja2", "fsspec"} <= set(names)
 
 
 # --- torch -------------------------------------------------------------------------------------------
@@ -249,9 +255,7 @@ def test_what_a_cpu_build_is(version: str, requires: tuple[str, ...], is_cpu: bo
 
 
 def choose(index: str, *, allow_cuda: bool = False) -> TorchBuild:
-    build, _ = provision.choose_torch(
-        Path(sys.executable), torch_index=index, allow_cuda=allow_cuda, say=silent
-    )
+    build, _ = provision.choose_torch(Path(sys.executable), torch_index=index, allow_cuda=allow_cuda, say=silent)
     return build
 
 
@@ -266,9 +270,7 @@ def test_a_gpu_build_is_refused_unless_allowed(tmp_path: Path, monkeypatch: pyte
     assert choose(nowhere, allow_cuda=True) == TorchBuild(TORCH, ("nvidia-cudnn-cu13",))
 
 
-def test_a_cpu_build_wins_over_a_gpu_build_of_a_higher_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cpu_build_wins_over_a_gpu_build_of_a_higher_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for flavour in ("cpu", "cu130"):
         make_wheel(tmp_path / "wheels", "torch", f"{TORCH}+{flavour}")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
@@ -296,23 +298,24 @@ def mute_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/simple"
 
 
-def test_an_index_that_does_not_answer_is_given_up_soon(mute_server: str) -> None:
-    started = time.monotonic()
+@pytest.mark.timeout(60)
+def test_an_index_that_does_not_answer_is_given_up(mute_server: str) -> None:
     assert not provision.index_answers(mute_server, seconds=0.5)
-    assert time.monotonic() - started < 3
     assert not provision.index_answers("http://127.0.0.1:1/simple")
     assert not provision.index_answers("not a url at all")
 
 
+@pytest.mark.timeout(60)
 def test_a_name_that_is_looked_up_for_ever_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow_lookup(*_: object, **__: object) -> list[object]:
-        time.sleep(5)
+    answered = threading.Event()
+
+    def endless_lookup(*_: object, **__: object) -> list[object]:
+        answered.wait()
         return []
 
-    monkeypatch.setattr("socket.getaddrinfo", slow_lookup)
-    started = time.monotonic()
+    monkeypatch.setattr("socket.getaddrinfo", endless_lookup)
     assert not provision.index_answers("http://index.invalid/simple", seconds=0.5)
-    assert time.monotonic() - started < 3
+    answered.set()
 
 
 def test_then_torch_comes_from_where_pip_looks(
@@ -336,9 +339,7 @@ def test_an_index_that_asks_for_a_password_counts_as_answering() -> None:
             connection, _ = server.accept()
             with connection:
                 connection.recv(4096)
-                connection.sendall(
-                    b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                )
+                connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
         thread = threading.Thread(target=answer)
         thread.start()
@@ -349,9 +350,7 @@ def test_an_index_that_asks_for_a_password_counts_as_answering() -> None:
 def test_a_dead_network_is_told_as_such() -> None:
     output = "WARNING: Retrying after 'NewConnectionError'\nERROR: No matching distribution found"
     assert "did not answer" in provision.pip_failure(output, "vllm 0.33.0")
-    assert "supported releases: 0.26.0" in provision.pip_failure(
-        "ERROR: No matching distribution", "vllm 0.27.9"
-    )
+    assert "supported releases: 0.26.0" in provision.pip_failure("ERROR: No matching distribution", "vllm 0.27.9")
     assert provision.pip_failure("ERROR: disk full", "torch") == "torch could not be installed: disk full"
 
 
@@ -462,9 +461,7 @@ def test_an_interpreter_is_asked_and_left_alone(cache: Path, tmp_path: Path) -> 
     assert not cache.exists()
 
 
-def test_an_interpreter_without_vllm_is_told_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_without_vllm_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_venv(tmp_path / "venv")
     # What this process can import must not count for that one.
     with zipfile.ZipFile(make_wheel(tmp_path / "wheels", "vllm", "0.30.0")) as archive:
