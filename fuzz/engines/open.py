@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuzz.engines.conforming import open_reference
 from fuzz.engines.names import (
@@ -63,6 +63,9 @@ def prepare_engine(
     if name.kind in ("reference", "planted"):
         release = NEWEST_RELEASE if policy is None else chosen
         return Prepared(name, None, release or NEWEST_RELEASE, release, typed)
+    if name.kind == "release":
+        # ``vllm`` means another build one day; what is stored and printed names this one.
+        name = replace(name, typed=f"vllm=={name.target}")
     launch = resolve(name, say=say, torch_index=torch_index, allow_cuda=allow_cuda)
     return Prepared(
         name, launch, launch.version, launch.release if policy is None else chosen, launch.label, launch.notes
