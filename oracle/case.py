@@ -15,6 +15,10 @@ from reference.rules import RULES
 from reference.worker import Memory
 
 
+class BadTrace(ValueError):
+    """A trace that cannot be judged; the text is one line that says what is wrong and how to mend it."""
+
+
 @dataclass(slots=True, eq=False)
 class RequestState:
     """What is known of one request.
@@ -79,6 +83,13 @@ class Case:
         self.record = -1
         self.step = 0
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
+
+    def request(self, name: str) -> RequestState:
+        """The state of a request that was added before; BadTrace for any other name."""
+        state = self.requests.get(name)
+        if state is None:
+            raise BadTrace(f"record {self.record} speaks of request {name!r}, which was never added")
+        return state
 
     def judged(self, rule: str, times: int = 1) -> bool:
         """Note that ``rule`` has something to judge here, so many times; False if it is not asked for."""

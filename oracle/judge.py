@@ -17,17 +17,17 @@ from typing import Any
 import msgspec
 
 from oracle import trace
-from oracle.cache_index import Entry
-from oracle.case import Case, RequestState
+from oracle.case import BadTrace, Case, RequestState
 from oracle.check_commits import Window, check_cache_calls, close_window, mamba_tails, nothing_new, open_window
+from oracle.check_content import Content
 from oracle.check_lookup import check_lookup
 from oracle.check_split import check_split
+from oracle.check_step import Progress, check_chunk, check_limits
 from oracle.ledger import Ledger
 from oracle.validate import check
 from oracle.verdict import Verdict
-from reference.arithmetic import floor_to
-from reference.rules import IDLE_STEPS_LIMIT
-from reference.worker import UNWRITTEN, Chunk, Read
+
+__all__ = ["NEEDED_BY", "BadTrace", "Judge", "judge_lines", "read_header"]
 
 NEEDED_BY: dict[str, tuple[str, ...]] = {
     "lookup": ("L1", "L3", "M2", "M3", "R1", "R2"),
@@ -44,10 +44,6 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
 """Rules that cannot be judged without a decision point."""
 
 
-class BadTrace(ValueError):
-    """A trace that cannot be judged; the text is one line that says what is wrong and how to mend it."""
-
-
 class Judge:
     """Judges one trace, record by record.
 
@@ -61,10 +57,9 @@ class Judge:
         self.ledger = Ledger(case)
         self.window: Window | None = None
         self.idle_cache: trace.Cache | None = None
-        self.pending: list[Entry] = []
-        self.evicted: dict[tuple[int, int], Entry] = {}
+        self.content = Content(case)
+        self.progress = Progress(case)
         self.cache_calls: dict[str, dict[int, int]] = {}
-        self.idle_steps = 0
         self.crashed = False
         self.ended = False
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -79,7 +74,7 @@ class Judge:
             trace.Touch: lambda record: self.ledger.touch(record.blocks),
             trace.Free: lambda record: self.ledger.add(record.blocks, -1),
             trace.Pin: lambda record: self.ledger.add(record.blocks, record.delta),
-            trace.Table: lambda record: self.ledger.table(self._request(record.request), record),
+            trace.Table: lambda record: self.ledger.table(self.case.request(record.request), record),
             trace.Preempt: self._preempt,
             trace.Finish: self._finish,
             trace.Reset: self._reset,
@@ -148,13 +143,6 @@ class Judge:
             verdict.unjudged["end"] = "the trace breaks off before its end"
         return verdict
 
-    def _request(self, name: str) -> RequestState:
-        """The state of a request that was added before."""
-        state = self.case.requests.get(name)
-        if state is None:
-            raise BadTrace(f"record {self.case.record} speaks of request {name!r}, which was never added")
-        return state
-
     def _group(self, number: int) -> int:
         """A group's number, if the scenario has it."""
         if not 0 <= number < len(self.case.groups):
@@ -179,15 +167,15 @@ class Judge:
         self.case.requests[record.request] = state
 
     def _lookup(self, record: trace.Lookup) -> None:
-        self._request(record.request).known = record.known
+        self.case.request(record.request).known = record.known
         check_lookup(self.case, record)
 
     def _split(self, record: trace.Split) -> None:
-        self._request(record.request).granted = record.granted
+        self.case.request(record.request).granted = record.granted
         check_split(self.case, record)
 
     def _allocate(self, record: trace.Allocate) -> None:
-        state = self._request(record.request)
+        state = self.case.request(record.request)
         calls = self.cache_calls.pop(record.request, {})
         if not record.granted:
             self.case.cover("allocation refused")
@@ -195,7 +183,7 @@ class Judge:
             check_cache_calls(self.case, state, record, calls)
 
     def _cache(self, record: trace.Cache) -> None:
-        state = self._request(record.request)
+        state = self.case.request(record.request)
         self.cache_calls.setdefault(record.request, {})[self._group(record.group)] = record.tokens
         # Most calls change nothing; a window is opened for those only if a commit comes all the same.
         if nothing_new(self.case, record, state):
@@ -205,13 +193,13 @@ class Judge:
 
     def _commit(self, record: trace.Commit) -> None:
         self._group(record.group)
-        entry = self._entry_of(record)
+        entry = self.content.entry_of(record)
         if entry is None:
             return
         if record.request:
             self._note_commit(record)
         self.case.index.add(entry)
-        self.pending.append(entry)
+        self.content.pending.append(entry)
 
     def _note_commit(self, record: trace.Commit) -> None:
         """A block was hashed for a request: by the cache call that the window is of, or by none."""
@@ -231,51 +219,14 @@ class Judge:
                 block=record.block,
             )
 
-    def _entry_of(self, record: trace.Commit) -> Entry | None:
-        """What the hash names: the tokens of the request it was made from, or what it named before it moved."""
-        case = self.case
-        if not record.request:
-            moved = self.evicted.get((record.group, record.digest))
-            if moved is None:
-                case.verdict.unjudged["moved hash"] = "a hash came from nowhere that the trace shows"
-                return None
-            return Entry(
-                record.group,
-                record.block,
-                moved.key,
-                moved.position,
-                record.digest,
-                moved.content,
-                moved.following,
-            )
-        spec = case.groups[record.group]
-        state = self._request(record.request)
-        reach = record.position + case.setup.lookahead_hash
-        ids = case.grow_ids(state, max(reach, record.position + 1))
-        named = case.index.names.setdefault(record.digest, (ids[reach], record.position))
-        if named != (ids[reach], record.position) and case.judged("C1"):
-            case.report(
-                "C1",
-                "commit",
-                f"the hash given to block {record.block} in {case.name(record.group)} is called the first "
-                f"{record.position} tokens of {record.request}, and was made from other tokens before",
-                request=record.request,
-                group=record.group,
-                block=record.block,
-            )
-        first = floor_to(record.position - 1, spec.block)
-        content = [ids[record.position]] if spec.kind == "mamba" else ids[first + 1 : record.position + 1]
-        following = ids[record.position + 1] if state.known > record.position else 0
-        return Entry(record.group, record.block, ids[reach], record.position, record.digest, content, following)
-
     def _evict(self, record: trace.Evict) -> None:
         self.case.cover("eviction")
         for entry in self.case.index.remove_block(record.block):
-            self.evicted[entry.group, entry.digest] = entry
+            self.content.evicted[entry.group, entry.digest] = entry
 
     def _preempt(self, record: trace.Preempt) -> None:
         self.case.cover("preemption")
-        state = self._request(record.request)
+        state = self.case.request(record.request)
         state.preemptions += 1
         state.cached = [0] * len(state.cached)
         state.computed = 0
@@ -292,188 +243,20 @@ class Judge:
         case = self.case
         case.step = record.index
         case.verdict.steps += 1
-        self._check_limits(record)
-        self._check_progress(record)
-        self._run_worker(record)
-        self._check_content()
+        check_limits(case, record)
+        self.progress.check(record)
+        self.content.run_worker(record)
+        self.content.check()
         self.ledger.check("step")
-        self.evicted.clear()
+        self.content.evicted.clear()
         for item in record.scheduled:
-            state = self._request(item.request)
-            self._check_chunk(item, state)
+            state = self.case.request(item.request)
+            check_chunk(case, item, state)
             state.computed = item.planned + item.tokens
-
-    def _check_chunk(self, item: trace.Scheduled, state: RequestState) -> None:
-        """S1, its second part: a step holds no more of a request than the split gave."""
-        granted, state.granted = state.granted, None
-        if granted is not None and item.tokens > granted:
-            self.case.report(
-                "S1",
-                "step",
-                f"the split gave {item.request} {granted} tokens from {item.planned}, and the step holds {item.tokens}",
-                request=item.request,
-                expected=f"at most {granted} tokens",
-                actual=f"{item.tokens} tokens",
-            )
-
-    def _check_limits(self, record: trace.Step) -> None:
-        """A3."""
-        case = self.case
-        limits = case.scenario.limits
-        if not case.judged("A3"):
-            return
-        total = sum(item.tokens for item in record.scheduled)
-        if total > limits.budget:
-            case.report(
-                "A3",
-                "step",
-                f"the step holds {total} tokens",
-                expected=f"at most {limits.budget}",
-                actual=total,
-            )
-        count = max(len(record.scheduled), record.running)
-        if count > limits.sequences:
-            case.report("A3", "step", f"{count} sequences run", expected=f"at most {limits.sequences}", actual=count)
-        for item in record.scheduled:
-            if item.tokens < 1 or item.start < 0 or not 0 <= item.accepted <= item.drafts < item.tokens:
-                case.report(
-                    "A3",
-                    "step",
-                    f"{item.request} is scheduled with {item.tokens} tokens from {item.start}, {item.drafts} of them "
-                    f"drafts",
-                    request=item.request,
-                    expected="positive counts",
-                    actual=f"{item.tokens} tokens, {item.drafts} drafts",
-                )
-
-    def _check_progress(self, record: trace.Step) -> None:
-        """P1: some request advances in every ``IDLE_STEPS_LIMIT`` steps while one waits."""
-        if record.scheduled or record.waiting + record.running == 0:
-            self.idle_steps = 0
-            return
-        self.idle_steps += 1
-        if self.case.judged("P1") and self.idle_steps == IDLE_STEPS_LIMIT:
-            self.case.report(
-                "P1",
-                "step",
-                f"{record.waiting} requests wait and {record.running} run, and none got a token in "
-                f"{IDLE_STEPS_LIMIT} steps",
-                expected="some request advances",
-                actual="none does",
-            )
-
-    def _run_worker(self, record: trace.Step) -> None:
-        """The step as the worker executes it, into the ghost; C2 for what it reads."""
-        case, memory = self.case, self.case.memory
-        memory.drop(record.finished)
-        memory.drop(record.preempted)
-        memory.zero(record.zero)
-        if record.copies:
-            case.cover("copy", len(record.copies))
-            memory.copy(record.copies)
-        chunks = []
-        for item in record.scheduled:
-            state = self._request(item.request)
-            if item.fresh and state.preemptions:
-                case.cover("resumed")
-            if item.accepted:
-                case.cover("draft accepted")
-            if len(item.blocks) != len(case.groups):
-                raise BadTrace(
-                    f"record {case.record} gives {item.request!r} blocks of {len(item.blocks)} groups; the scenario "
-                    f"has {len(case.groups)}"
-                )
-            if item.tokens < 1 or not 0 <= item.accepted <= item.drafts < item.tokens:
-                continue  # A3 has reported it, and no worker could run it
-            ids = case.grow_ids(state, item.start + item.tokens + 1)
-            chunks.append(
-                Chunk(
-                    item.request,
-                    item.start,
-                    item.tokens,
-                    item.drafts,
-                    item.accepted,
-                    item.fresh,
-                    item.blocks,
-                    ids,
-                )
-            )
-        if chunks:
-            case.judged("C2")
-            memory.forward(chunks, self._report_read)
-
-    def _report_read(self, read: Read) -> None:
-        """C2: a read that did not find its content."""
-        case = self.case
-        spec = case.groups[read.group]
-        what = f"the state after {read.position} tokens" if spec.kind == "mamba" else f"position {read.position}"
-        found = "nothing that was written" if read.found == UNWRITTEN else "other tokens"
-        case.report(
-            "C2",
-            "step",
-            f"{read.request} reads {what} from block {read.block} in {case.name(read.group)}, which holds {found} "
-            "there",
-            request=read.request,
-            group=read.group,
-            block=read.block,
-            expected=what + f" of {read.request}",
-            actual=found,
-        )
-
-    def _check_content(self) -> None:
-        """C1 for hashes that are new, and for hashed blocks that were written."""
-        case, index, memory = self.case, self.case.index, self.case.memory
-        entries = [entry for entry in self.pending if not entry.gone]
-        for block in memory.written:
-            if block in index.by_block:
-                entries.extend(index.by_block[block])
-        memory.written.clear()
-        self.pending.clear()
-        if not case.judged("C1", len(entries)):
-            return
-        for entry in entries:
-            content = memory.content(entry.group, entry.block)
-            if content is None or content[: len(entry.content)] != entry.content:
-                self._report_content(entry, content)
-
-    def _report_content(self, entry: Entry, content: list[int] | None) -> None:
-        """C1: a hash names what the block does not hold."""
-        case = self.case
-        if entry.reported:
-            return
-        entry.reported = True
-        spec = case.groups[entry.group]
-        held = self._words(content, entry, spec.kind == "mamba")
-        what = f"the state after {entry.position} tokens" if spec.kind == "mamba" else f"tokens up to {entry.position}"
-        case.report(
-            "C1",
-            "commit",
-            f"block {entry.block} in {case.name(entry.group)} is hashed as {what}, and holds {held}: who hits it "
-            "computes on from there",
-            group=entry.group,
-            block=entry.block,
-            expected=what,
-            actual=held,
-        )
-        case.memory.adopt(entry.group, entry.block, 0, entry.content)
-        case.memory.written.discard(entry.block)
-
-    def _words(self, content: list[int] | None, entry: Entry, is_state: bool) -> str:
-        """What a block holds, in words."""
-        if content is None or not any(content):
-            return "nothing that was written"
-        if is_state:
-            depth, prefix = 0, content[0]
-            while prefix > 1:
-                prefix = self.case.prefixes.parents[prefix]
-                depth += 1
-            return f"the state after {depth} tokens" if content[0] > 0 else "the state after a wrong draft"
-        wrong = sum(have != want for have, want in zip(content, entry.content, strict=False))
-        return f"other content in {wrong} of {len(entry.content)} slots"
 
     def _output(self, record: trace.Output) -> None:
         for request, tokens in record.sampled:
-            self._request(request).known += tokens
+            self.case.request(request).known += tokens
 
     def _snapshot(self, record: trace.Snapshot) -> None:
         """The folded deltas must equal the whole state; A1, as the trace's own cross-check."""
@@ -485,16 +268,8 @@ class Judge:
     def _end(self, record: trace.End) -> None:
         self.ended = True
         self.ledger.check("end")
-        self._check_content()
-        if self.case.judged("P1") and record.unfinished:
-            self.case.report(
-                "P1",
-                "step",
-                f"after {record.steps} steps {', '.join(record.unfinished)} had not ended",
-                request=record.unfinished[0],
-                expected="every request ends",
-                actual=f"{len(record.unfinished)} never did",
-            )
+        self.content.check()
+        self.progress.end(record)
 
     def _crash(self, record: trace.Crash) -> None:
         self.crashed = True
