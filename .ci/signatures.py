@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> int:
         expected.write_text(json.dumps(found, indent=1) + "\n")
         return 0
     lines = differences(found, json.loads(expected.read_text()))
+    if campaign["could_not_judge"]:
+        lines.append(f"could not judge: {campaign['could_not_judge']}")
     if not campaign["scenarios"]:
         lines.append("nothing was run")
     print("\n".join(lines) or f"{len(found)} signatures, all of them known, in {campaign['scenarios']} scenarios")

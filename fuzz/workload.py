@@ -43,7 +43,7 @@ class Job:
 
 def sizes(blocks: list[int], hash_block: int, scheduler_block: int, limits: Limits) -> Sizes:
     """Bound the prompts: about six scheduler blocks, and no more than a small budget computes in time."""
-    per_step = min(limits.budget, limits.long_prefill_threshold or limits.budget)
+    per_step = limits.room
     longest = min(6 * scheduler_block, max(MAX_PROMPT_TOKENS, 2 * scheduler_block + 40))
     # One token a step is a good scenario, but not two hundred times.
     longest = max(2, min(longest, max(16 * per_step, 2 * scheduler_block + 2)))

@@ -68,7 +68,7 @@ class Case:
             grid=setup.split_grid,
             hash_block=setup.hash_block,
             scheduler_block=setup.scheduler_block,
-            room=room(header),
+            room=scenario.limits.room,
             block_drop=setup.block_drop,
             partial_hits=setup.partial_hits,
             lookahead=setup.lookahead_hash,
@@ -154,18 +154,9 @@ class Case:
 
     def hashed(self, known: int) -> int:
         """How many of ``known`` tokens have hashes."""
-        unit = self.setup.hash_block
-        return max(known - self.setup.lookahead_hash, 0) // unit * unit
+        return geometry.hashed_tokens(known, self.setup.hash_block, self.setup.lookahead_hash)
 
     def name(self, group: int) -> str:
         """A group in words, for texts."""
         spec = self.groups[group]
         return f"group {group} ({spec.kind}, block {spec.block})"
-
-
-def room(header: Header) -> int:
-    """The most tokens one chunk can get: the budget, or a smaller long-prefill threshold."""
-    limits = header.scenario.limits
-    if limits.long_prefill_threshold > 0:
-        return min(limits.budget, limits.long_prefill_threshold)
-    return limits.budget

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import reference.geometry
 from oracle.scenario import Geometry, GroupKind, Scenario
 
 # The order in which kinds are named: dense first, then ever sparser.
@@ -16,7 +17,7 @@ def scheduler_block(geometry: Geometry) -> int:
 
     Source: ``resolve_kv_cache_block_sizes`` of vLLM's ``kv_cache_utils``, the same in all releases.
     """
-    return math.lcm(*(group.block for group in geometry.groups))
+    return reference.geometry.scheduler_block(group.block for group in geometry.groups)
 
 
 def default_hash_block(geometry: Geometry) -> int:

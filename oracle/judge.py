@@ -102,10 +102,6 @@ class Judge:
             reasons.setdefault("S4", "it holds from 0.27 on")
         case.rules -= reasons.keys()
 
-    def feed(self, record: trace.AnyRecord) -> None:
-        """Judge one record."""
-        self.feed_all((record,))
-
     def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
         """Judge records in order."""
         case, handlers = self.case, self._handlers

@@ -57,6 +57,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     sequences: int
     long_prefill_threshold: int = 0
 
+    @property
+    def room(self) -> int:
+        """The most tokens one chunk can get: the budget, or a smaller long-prefill threshold."""
+        return min(self.budget, self.long_prefill_threshold or self.budget)
+
 
 class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which features of the engine are on.

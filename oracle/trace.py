@@ -319,8 +319,6 @@ AnyRecord = (
     | Crash
 )
 
-Trace = tuple[Header, list[AnyRecord]]
-
 records_decoder: msgspec.json.Decoder[list[AnyRecord]] = msgspec.json.Decoder(list[AnyRecord])
 header_decoder = msgspec.json.Decoder(Header)
 encoder = msgspec.json.Encoder()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from reference.arithmetic import ceil_div
+from reference.arithmetic import ceil_div, floor_to
 
 Kind = Literal["full", "swa", "mamba"]
 
@@ -31,9 +31,14 @@ class Group:
         return (self.kind, self.block, self.window)
 
 
-def scheduler_block(groups: Iterable[Group]) -> int:
-    """The least common multiple of the groups' block sizes, in tokens: what whole-block hits align to."""
-    return math.lcm(*(group.block for group in groups))
+def scheduler_block(blocks: Iterable[int]) -> int:
+    """The least common multiple of the groups' ``blocks``, in tokens: what whole-block hits align to."""
+    return math.lcm(*blocks)
+
+
+def hashed_tokens(known: int, hash_block: int, lookahead: int) -> int:
+    """How many of ``known`` tokens have hashes; each covers ``lookahead`` tokens beyond its hash block."""
+    return floor_to(max(known - lookahead, 0), hash_block)
 
 
 def blocks_needed_for_hit(group: Group) -> int:

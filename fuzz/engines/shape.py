@@ -39,7 +39,7 @@ def refusal(scenario: Scenario, policy: Policy) -> str:
         return reasons[0]
     if scenario.features.async_depth > 0:
         return "the reference engine is synchronous"
-    room = _room(scenario)
+    room = scenario.limits.room
     if room < _mamba_block(scenario.geometry) and not policy.allows_wide_blocks:
         return f"{policy.release} never advances inside a Mamba block, and a step has room for {room} tokens"
     return ""
@@ -52,7 +52,7 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
     # Hashes that look ahead (0.33) take the place of the EAGLE drop.
     lookahead = lookahead if policy.lookahead_hashes else 0
     groups = _groups(geometry, features.drafts > 0 and lookahead == 0)
-    block = scheduler_block(groups)
+    block = scheduler_block(group.block for group in groups)
     partial = features.caching and _finds_inside_blocks(geometry)
     mamba = _mamba_block(geometry)
     setup = Setup(
@@ -76,7 +76,7 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
         grid=setup.split_grid,
         hash_block=setup.hash_block,
         scheduler_block=block,
-        room=_room(scenario),
+        room=scenario.limits.room,
         block_drop=setup.block_drop,
         partial_hits=partial,
         lookahead=lookahead,
@@ -103,9 +103,3 @@ def _finds_inside_blocks(geometry: Geometry) -> bool:
 def _mamba_block(geometry: Geometry) -> int:
     """The block size of the Mamba groups in tokens, one for all of them; 0 without any."""
     return next((group.block for group in geometry.groups if group.kind == "mamba"), 0)
-
-
-def _room(scenario: Scenario) -> int:
-    """The most tokens that one chunk can get."""
-    limits = scenario.limits
-    return min(limits.budget, limits.long_prefill_threshold or limits.budget)

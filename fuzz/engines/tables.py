@@ -15,8 +15,8 @@ from fuzz.engines.shape import Shape
 from oracle.scenario import Request
 from oracle.trace import Allocate, Cache, Lookup, Table
 from reference import boundaries, lookup, retention, split, tails
-from reference.arithmetic import ceil_div, floor_to
-from reference.geometry import Group
+from reference.arithmetic import ceil_div
+from reference.geometry import Group, hashed_tokens
 
 UNCHANGED = 1 << 60
 
@@ -383,7 +383,7 @@ class Tables:
 
     def _hashed(self, request: Running) -> int:
         setup = self.shape.setup
-        return floor_to(max(request.known - setup.lookahead_hash, 0), setup.hash_block)
+        return hashed_tokens(request.known, setup.hash_block, setup.lookahead_hash)
 
     def _cache_blocks(self, request: Running, number: int, tokens: int) -> None:
         """Full blocks that are new and that retention keeps. What is passed over once stays out."""

@@ -38,8 +38,7 @@ def clean() -> tuple[trace.Header, Records]:
 
 def verdict(header: trace.Header, records: Records, release: str | None = "0.33.0") -> Verdict:
     judge = Judge(header, release)
-    for record in records:
-        judge.feed(record)
+    judge.feed_all(records)
     return judge.close()
 
 
@@ -227,8 +226,7 @@ def test_a_rule_that_is_not_asked_for_stays_silent(
     records = list(clean[1])
     tamper(records)
     judge = Judge(clean[0], "0.33.0", frozenset({"P1"}))
-    for record in records:
-        judge.feed(record)
+    judge.feed_all(records)
     assert judge.close().findings == []
 
 
