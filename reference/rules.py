@@ -62,6 +62,111 @@ def chunk_empty_only_when_short(start: int, asked: int, granted: int, prefill_en
     return (granted == 0) == short
 
 
+def junction_stop_is_met(start: int, granted: int, stop: int) -> bool:
+    """S5, one chunk from before the junction ``stop``: it advances, and not beyond the stop. All in tokens.
+
+    Repeated, some chunk ends exactly on the stop: the ends rise strictly and never pass it.
+    """
+    return start < start + granted <= stop
+
+
+def chunk_ends_at(start: int, granted: int, stop: int) -> bool:
+    """S6, for a chunk whose earliest stop ahead is the partial tail ``stop``. All in tokens."""
+    return start + granted == stop
+
+
+def more_asked_ends_no_earlier(granted: int, granted_for_more: int) -> bool:
+    """S7, from one start and in one setting. All in tokens."""
+    return granted <= granted_for_more
+
+
+def chunks_left(start: int, prefill_end: int, grid: int, stops: Sequence[int]) -> int:
+    """S8: at most how many chunks a prefill takes from ``start``: one for each grid boundary and each of the
+    ``stops`` that lie strictly between it and the prefill end, and the last. All in tokens."""
+    boundaries = (prefill_end - 1) // grid - start // grid
+    inside = 0
+    for stop in stops:
+        if start < stop < prefill_end:
+            inside = inside + 1
+    return boundaries + inside + 1
+
+
+def chunk_uses_up_a_stop(start: int, granted: int, prefill_end: int, grid: int, stops: Sequence[int]) -> bool:
+    """S8, one chunk: it reaches the prefill end, or fewer chunks are left than before. All in tokens."""
+    end = start + granted
+    if end >= prefill_end:
+        return True
+    return granted > 0 and chunks_left(end, prefill_end, grid, stops) < chunks_left(start, prefill_end, grid, stops)
+
+
+def chunk_is_cut_for_a_reason(start: int, asked: int, granted: int, grid: int, stops: Sequence[int]) -> bool:
+    """S9. ``stops``: those of S3; 0 stands for none. All in tokens."""
+    end = start + granted
+    if granted == asked or end == start or end == floor_to(start + asked, grid):
+        return True
+    return any(stop == end for stop in stops)
+
+
+def is_last_resumable(position: int, tokens: int, unit: int, drop: bool, left: int) -> bool:
+    """S10: ``position`` is the last multiple of ``unit`` at which a request over the same ``tokens`` can resume.
+
+    ``drop``: a resuming request gives its last matched unit back; ``left``: else so many tokens are left to
+    compute at least. All in tokens.
+    """
+    reach = position + unit if drop else position + left
+    beyond = reach + unit
+    if position == 0:
+        return tokens < beyond
+    return position > 0 and position % unit == 0 and reach <= tokens < beyond
+
+
+def is_prefill_end(end: int, prompt: int, known: int) -> bool:
+    """S11. ``end``: where the prefill of a request with ``known`` tokens, ``prompt`` of them its prompt, ends."""
+    return end >= prompt and end >= known - 1 and (end == prompt or end == known - 1)
+
+
+def exported_state_stands_in(start: int, granted: int, stops: Sequence[int], exported: int) -> bool:
+    """S3i. ``stops``: those of S3 that a saved state may replace; ``exported``: the position whose state is
+    saved inside the chunk, 0 for none. All in tokens."""
+    end = start + granted
+    return all(stop <= exported < end for stop in stops if start < stop < end)
+
+
+def block_serves(block: int, number: int, boundary: int, alignment: int, reach: int, peeks: bool) -> bool:
+    """Whether a hit at ``boundary``, floored to ``alignment``, reads block ``number``, from what a hit reads:
+
+    the block that holds one of the ``reach`` tokens before the hit (before the end of the unit that is given
+    back, where EAGLE ``peeks`` a block ahead). A state (Mamba) is the block that ends on the hit. In tokens.
+    """
+    resume = floor_to(boundary, alignment)
+    end = resume + block if peeks else resume
+    first = resume - reach
+    return number * block + block > first and number * block + block <= end
+
+
+def kept_if_served(kept: bool, serves: bool) -> bool:
+    """R1 and R2, for one block: what a hit at a boundary reads is kept."""
+    return kept or not serves
+
+
+def kept_implies(kept_by_less: bool, kept_by_more: bool) -> bool:
+    """R4 and R5, for one block: what one way of keeping keeps, the other keeps too."""
+    return kept_by_more or not kept_by_less
+
+
+def position_is_listed(position: int, alignment: int, boundaries: Sequence[int]) -> bool:
+    """R6. ``position``: where a request resumes; ``boundaries``: the boundary list. All in tokens."""
+    if position == 0:
+        return True
+    return any(floor_to(boundary, alignment) == position for boundary in boundaries)
+
+
+def boundary_has_a_reason(boundary: int, reasons: Sequence[int]) -> bool:
+    """R7: a listed position is one of ``reasons``: where a resend or an extension resumes, the junction, and for a
+    group that drops the position one block below it. All in tokens."""
+    return any(boundary == reason for reason in reasons)
+
+
 def hit_is_aligned(hit: int, known: int, alignment: int) -> bool:
     """L1, its part about numbers. ``known``: the request's tokens; ``alignment``: the unit of hits."""
     return hit >= 0 and hit < known and hit % alignment == 0
@@ -101,11 +206,12 @@ RULES: dict[str, Rule] = {
             "of the prefill end, and a block fits the step's room.",
             chunk_empty_only_when_short,
         ),
-        Rule("R1", "With retention interval 0, every block of the tail of the junction is kept."),
+        Rule("R1", "With retention interval 0, every block of the tail of the junction is kept.", kept_if_served),
         Rule(
             "R2",
             "The tails of the whole boundary list are kept under every interval (a boundary that floors to 0 has "
             "none).",
+            kept_if_served,
         ),
         Rule(
             "L1",
@@ -144,3 +250,98 @@ RULES: dict[str, Rule] = {
         ),
     )
 }
+
+
+CLAIMED_ONLY: dict[str, Rule] = {
+    rule.id: rule
+    for rule in (
+        Rule(
+            "S3i",
+            "With internal checkpoints a chunk runs across a stop only where the state at or beyond it is saved "
+            "inside the chunk; the junction stop is never run across.",
+            exported_state_stands_in,
+        ),
+        Rule(
+            "S5",
+            "From any start before the junction stop, if every step asks for a block or all that is left, some "
+            "chunk ends exactly on it.",
+            junction_stop_is_met,
+        ),
+        Rule(
+            "S6",
+            "A partial tail that is the earliest stop ahead ends every chunk that was asked to reach the prefill end.",
+            chunk_ends_at,
+        ),
+        Rule(
+            "S7",
+            "For fresh requests, room held fixed: a larger budget never ends a chunk earlier.",
+            more_asked_ends_no_earlier,
+        ),
+        Rule(
+            "S8",
+            "If every step asks for a block or all that is left, prefill takes at most one chunk for each grid "
+            "boundary, the partial tail and the exact junction before its end, and the last.",
+            chunk_uses_up_a_stop,
+        ),
+        Rule(
+            "S9",
+            "A chunk is cut short only at the grid below what was asked, or at a stop.",
+            chunk_is_cut_for_a_reason,
+        ),
+        Rule(
+            "S10",
+            "The last cacheable position and the partial tail are the last positions of their unit at which a request "
+            "over the same tokens can resume.",
+            is_last_resumable,
+        ),
+        Rule(
+            "S11",
+            "Prefill ends with the prompt, or one token before the newest, whichever is later.",
+            is_prefill_end,
+        ),
+        Rule("R3", "Masks computed chunk by chunk equal the mask computed at once."),
+        Rule(
+            "R4",
+            "For one boundary list: what interval 0 keeps, every interval keeps; what any interval keeps, dense keeps.",
+            kept_implies,
+        ),
+        Rule(
+            "R5",
+            "With interval 0, and an alignment that is a multiple of the block, nothing but the tails of the boundary "
+            "list is kept.",
+            kept_implies,
+        ),
+        Rule(
+            "R6",
+            "The boundary list holds every position at which an identical resend, or an extension, of the prompt can "
+            "resume.",
+            position_is_listed,
+        ),
+        Rule(
+            "R7",
+            "The boundary list holds the junction, and nothing but positions at which a resend or an extension "
+            "resumes, the junction, and for a group that drops the position one block below it.",
+            boundary_has_a_reason,
+        ),
+        Rule(
+            "R8",
+            "Dense Mamba keeps every block; with an interval above 0, or dense, a window keeps every block that a "
+            "hit at a multiple of the interval (dense: of the alignment) reads.",
+            kept_if_served,
+        ),
+        Rule(
+            "L2",
+            "No longer aligned length would satisfy all groups (an EAGLE attention group needs its peeked unit too; "
+            "Mamba does not peek), for one fixed cache content.",
+        ),
+        Rule(
+            "U1",
+            "Siblings one after another, sharing at least a scheduler block, interval 0: the second finds the "
+            "junction, the third reuses it once the second's prefill is done, while it is still present.",
+        ),
+    )
+}
+"""Rules that are proved and not judged on traces."""
+
+CATALOGUE: dict[str, Rule] = RULES | CLAIMED_ONLY
+"""Every rule that kvoracle knows."""

@@ -88,13 +88,7 @@ def saves_inside(policy: Policy, setting: SplitSetting, start: int, end: int, pr
         return False
     if policy.internal_checkpoint == "aligned start":
         return not setting.block_drop and start % setting.grid == 0
-    unit = setting.hash_block
-    if policy.checkpoint_unit == "hash block if partial" and not setting.partial_hits:
-        unit = setting.scheduler_block
-    limit = prefill_end
-    if not (policy.keeps_one_token and setting.block_drop):
-        limit = prefill_end - max(1, setting.lookahead)
-    position = max(floor_to(limit, unit) - (unit if setting.block_drop else 0), 0)
+    position = saved_position(policy, setting, prefill_end)
     return (
         end >= prefill_end
         and start % setting.hash_block == 0
@@ -103,6 +97,17 @@ def saves_inside(policy: Policy, setting: SplitSetting, start: int, end: int, pr
         and start < position < end
         and (position - start) % setting.checkpoint_alignment == 0
     )
+
+
+def saved_position(policy: Policy, setting: SplitSetting, prefill_end: int) -> int:
+    """The position whose state a backend saves inside the final chunk of a prefill, in tokens."""
+    unit = setting.hash_block
+    if policy.checkpoint_unit == "hash block if partial" and not setting.partial_hits:
+        unit = setting.scheduler_block
+    limit = prefill_end
+    if not (policy.keeps_one_token and setting.block_drop):
+        limit = prefill_end - max(1, setting.lookahead)
+    return max(floor_to(limit, unit) - (unit if setting.block_drop else 0), 0)
 
 
 def aligned_end(policy: Policy, setting: SplitSetting, start: int, end: int, limit: int) -> int:
