@@ -1,0 +1,181 @@
+"""Z3 behind one door: conditions in, "can this hold on the path" out.
+
+Every monomial is an unknown of its own, so that the solver sees linear arithmetic; what that loses about
+products comes back as lemmas. What an unknown means (its bounds, the quotient that it stands for) is told to
+the solver before the first condition that mentions it, and forgotten with the fork under which that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import z3
+
+from spec.lemmas import LemmaMaker, Size
+from spec.symbolic import Linear, Monomial, SymBool
+
+Key = tuple[str, Linear, int]
+
+Recorder = Callable[[str, Callable[[], str], str], None]
+"""Gets a question's kind ("path" or "coverage"), what makes its SMT-LIB script while it is at hand, and the answer."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a proof stops. ``paths``: of one exploration; ``resource``: Z3's own count of work a query;
+    ``memory_mib``: Z3's memory in MiB; ``samples``: how many plain inputs an exploration begins with."""
+
+    paths: int = 20_000
+    resource: int = 1_500_000
+    memory_mib: int = 3_000
+    samples: int = 4_000
+
+
+HANG_MS = 4_000
+"""After so long Z3 is taken to hang on a question, which is then undecided."""
+
+
+@dataclass
+class Meaning:
+    """What the solver must know about an unknown: which others it is defined from, and the facts."""
+
+    depends: tuple[int, ...] = ()
+    facts: list[Any] = field(default_factory=list)
+
+
+class Solver:
+    """An incremental Z3 solver with one scope a fork."""
+
+    def __init__(self, name_of: Callable[[int], str], limits: Limits, lemmas: LemmaMaker) -> None:
+        z3.set_param("memory_max_size", limits.memory_mib)
+        self.meanings: dict[int, Meaning] = {}
+        self.sizes: list[Size] = []
+        self.queries = 0
+        self.undecided = 0
+        self.record: Recorder | None = None
+        self._lemma_maker = lemmas
+        self._name_of = name_of
+        self._solver = z3.SimpleSolver()
+        self._solver.set("rlimit", limits.resource)
+        # Z3's arithmetic can run for minutes on large block sizes without counting that as work.
+        self._solver.set("timeout", HANG_MS)
+        self._limits = limits
+        self._monomials: dict[Monomial, Any] = {}
+        self._formulas: dict[Key, Any] = {}
+        self._lemmas: dict[tuple[Linear, int], list[Any]] = {}
+        self._axioms: list[Any] = []
+        self._told: list[set[Any]] = [set()]
+
+    def monomial(self, monomial: Monomial) -> Any:
+        """The Z3 integer that stands for a monomial."""
+        term = self._monomials.get(monomial)
+        if term is None:
+            term = self._monomials[monomial] = z3.Int("*".join(self._name_of(number) for number in monomial))
+        return term
+
+    def term(self, linear: Linear, constant: int) -> Any:
+        """The Z3 term of a polynomial."""
+        parts = [self.monomial(mono) if factor == 1 else factor * self.monomial(mono) for mono, factor in linear]
+        if constant or not parts:
+            parts.append(z3.IntVal(constant))
+        return parts[0] if len(parts) == 1 else z3.Sum(parts)
+
+    def formula(self, key: Key, value: bool = True) -> Any:
+        """The Z3 formula that a condition has this value."""
+        formula = self._formulas.get(key)
+        if formula is None:
+            kind, linear, constant = key
+            total = self.term(linear, 0)
+            formula = self._formulas[key] = total <= -constant if kind == "le" else total == -constant
+        return formula if value else z3.Not(formula)
+
+    def of(self, condition: SymBool) -> Any:
+        """The Z3 formula of a condition."""
+        return self.formula(condition.key, not condition.negated)
+
+    def lemmas_about(self, linear: Linear, constant: int) -> list[Any]:
+        """The lemmas that a comparison of this polynomial needs."""
+        if not self.sizes:
+            return []
+        key = (linear, constant)
+        if key not in self._lemmas:
+            self._lemmas[key] = list(self._lemma_maker(linear, constant, self.sizes, self.term))
+        return self._lemmas[key]
+
+    def axiom(self, condition: SymBool) -> None:
+        """A condition that holds on every path."""
+        self.tell(condition.linear, condition.constant)
+        self._axioms.append(self.of(condition))
+        self._solver.add(self._axioms[-1])
+
+    def tell(self, linear: Linear, constant: int) -> None:
+        """Make sure that the solver knows what the unknowns of a polynomial mean."""
+        if any((linear, constant) in level for level in self._told):
+            return
+        self._told[-1].add((linear, constant))
+        for monomial, _ in linear:
+            for number in monomial:
+                self._define(number)
+        for lemma in self.lemmas_about(linear, constant):
+            self._solver.add(lemma)
+
+    def _define(self, number: int) -> None:
+        if any(number in level for level in self._told):
+            return
+        self._told[-1].add(number)
+        meaning = self.meanings[number]
+        for inner in meaning.depends:
+            self._define(inner)
+        for fact in meaning.facts:
+            self._solver.add(fact)
+
+    def push(self, key: Key, value: bool) -> None:
+        """Go down a fork: from here on the condition has this value."""
+        self.tell(key[1], key[2])
+        self._solver.push()
+        self._told.append(set())
+        self._solver.add(self.formula(key, value))
+
+    def pop(self) -> None:
+        """Come back up from a fork."""
+        self._solver.pop()
+        self._told.pop()
+
+    def check(self, formulas: Iterable[Any]) -> tuple[str, Any]:
+        """Whether the formulas can hold on this path: "sat" with a model, "unsat" or "unknown"."""
+        formulas = list(formulas)
+        self.queries += 1
+        answer = str(self._solver.check(*formulas))
+        if answer == "unknown":
+            self.undecided += 1
+        model = self._solver.model() if answer == "sat" else None
+        if self.record is not None:
+            self.record("path", lambda: self.script(formulas), answer)
+        return answer, model
+
+    def script(self, formulas: Iterable[Any]) -> str:
+        """The question of ``check`` as an SMT-LIB script."""
+        self._solver.push()
+        try:
+            for formula in formulas:
+                self._solver.add(formula)
+            return f"(set-logic QF_LIA)\n{self._solver.to_smt2()}"
+        finally:
+            self._solver.pop()
+
+    def whole(self, formulas: Sequence[Any]) -> tuple[str, str]:
+        """The same question without a path, by a solver of its own that knows every unknown: answer and script."""
+        solver = z3.SolverFor("QF_LIA")
+        solver.set("rlimit", self._limits.resource * 100)
+        for meaning in self.meanings.values():
+            solver.add(*meaning.facts)
+        for lemmas in self._lemmas.values():
+            solver.add(*lemmas)
+        solver.add(*self._axioms, *formulas)
+        self.queries += 1
+        answer, script = str(solver.check()), f"(set-logic QF_LIA)\n{solver.to_smt2()}"
+        if self.record is not None:
+            self.record("coverage", lambda: script, answer)
+        return answer, script
