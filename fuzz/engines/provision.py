@@ -168,7 +168,14 @@ def provision_env(*, say: Say, torch_index: str | None, allow_cuda: bool, releas
     build_env = partial(_build_env, say=say, torch_index=torch_index, allow_cuda=allow_cuda)
     build_once(env_folder(), build_env, say=say)
     if release is not None:
-        build_once(release_folder(release), partial(_build_release, release=release, say=say), say=say)
+        provision_sources(release, say=say)
+
+
+def provision_sources(release: str, *, say: Say) -> Path:
+    """Make the folder with the Python sources of ``release``, where it is missing; needs no environment."""
+    folder = release_folder(release)
+    build_once(folder, partial(_build_release, release=release, say=say), say=say)
+    return folder
 
 
 def missing_parts(release: str | None = None) -> list[Part]:
@@ -362,9 +369,11 @@ def _what_pip_would_install(python: Path, requirement: str, source: tuple[str, .
 
 def _build_release(folder: Path, *, release: str, say: Say) -> Facts:
     say(f"downloading vllm {release}")
+    # Sources alone may be wanted before there is an environment; then our own pip fetches them.
+    python = _env_python() if _env_python().exists() else Path(sys.executable)
     with tempfile.TemporaryDirectory(prefix="wheel-", dir=folder) as scratch:
         run_pip(
-            _env_python(),
+            python,
             *("download", "--no-deps", "--only-binary=:all:"),
             *_wheel_target(),
             *("--dest", scratch),
