@@ -6,9 +6,11 @@ import click
 
 from fuzz.commands import common
 from fuzz.commands.engines import engines
+from fuzz.commands.explain import explain
 from fuzz.commands.features import features
 from fuzz.commands.fuzz import fuzz
 from fuzz.commands.judge import judge
+from fuzz.commands.prove import prove
 from fuzz.commands.replay import replay
 from fuzz.commands.schema import schema
 from fuzz.commands.selftest import selftest
@@ -25,7 +27,7 @@ def cli() -> None:
     """
 
 
-for command in (fuzz, judge, replay, shrink, engines, features, schema, selftest):
+for command in (fuzz, judge, replay, shrink, prove, explain, engines, features, schema, selftest):
     cli.add_command(command)
 
 

@@ -1,0 +1,100 @@
+"""``kvoracle explain``: what a rule says, where it is checked, and what broke it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+import click
+
+from fuzz.commands.common import Problem, json_option, print_json
+from fuzz.public_reports import reports_on
+from reference.rules import CATALOGUE, Rule
+from spec.claim import Claim
+from spec.plan import all_claims
+
+DECIDED_BY = {
+    "S": "Scheduler._mamba_block_aligned_split",
+    "M1": "Scheduler._mamba_block_aligned_split",
+    "L": "KVCacheManager.get_computed_blocks",
+    "M2": "KVCacheManager.get_computed_blocks",
+    "R": "SingleTypeKVCacheManager.cache_blocks",
+    "M3": "SingleTypeKVCacheManager.cache_blocks",
+    "C": "SingleTypeKVCacheManager.cache_blocks",
+    "A": "BlockPool",
+    "P": "Scheduler.schedule",
+}
+"""The engine's function that a rule, or else its family, is about; the others are about a whole run."""
+
+JUDGED_IN = {
+    "oracle/check_split.py": ("S1", "S2", "S3", "S4", "M1"),
+    "oracle/check_lookup.py": ("L1", "L3", "M2"),
+    "oracle/check_commits.py": ("R1", "R2", "M3"),
+    "oracle/check_content.py": ("C1", "C2"),
+    "oracle/check_step.py": ("A3", "P1"),
+    "oracle/ledger.py": ("A1", "A2"),
+    "oracle/judge.py": ("P3",),
+    "fuzz/trial.py": ("D1",),
+}
+"""Where each rule is judged: on traces, but for D1, which compares two runs."""
+
+
+@click.command()
+@click.argument("rule")
+@json_option
+def explain(rule: str, as_json: bool) -> None:
+    """Say what RULE demands, where it is judged and proved, and which public reports it would have caught."""
+    found = CATALOGUE.get(rule.upper()) or CATALOGUE.get(rule)
+    found = found or next((one for name, one in CATALOGUE.items() if name.casefold() == rule.casefold()), None)
+    if found is None:
+        near = difflib.get_close_matches(rule.upper(), CATALOGUE, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"rules are: {', '.join(CATALOGUE)}"
+        raise Problem(f"no such rule: {rule}; {hint}")
+    document = explanation(found)
+    if as_json:
+        print_json(document)
+        return
+    click.echo(f"{found.id}: {found.sentence}")
+    for head in ("predicate", "judged", "proved", "decided by", "reports"):
+        value = document[head] or "no"
+        for number, line in enumerate(value if isinstance(value, list) else [value]):
+            click.echo(f"  {head if number == 0 else '':<12}{line}")
+
+
+def explanation(rule: Rule) -> dict[str, Any]:
+    """What there is to know of a rule, as data."""
+    claims = [claim for claim in all_claims() if claim.rule == rule.id]
+    return {
+        "rule": rule.id,
+        "sentence": rule.sentence,
+        "predicate": _predicate(rule),
+        "judged": _judged(rule),
+        "proved": [_claim_line(claim) for claim in claims],
+        "decided by": DECIDED_BY.get(rule.id) or DECIDED_BY.get(rule.id[0]) or "the whole engine",
+        "reports": [
+            f"vLLM issue or PR {', '.join(map(str, report.threads))}: {report.sentence}"
+            for report in reports_on(rule.id)
+        ],
+    }
+
+
+def _predicate(rule: Rule) -> list[str]:
+    """Where the formula is, and what its docstring says of the arguments."""
+    if rule.predicate is None:
+        return []
+    function = inspect.unwrap(rule.predicate)
+    module = function.__module__.replace(".", "/")
+    names = ", ".join(inspect.signature(function).parameters)
+    words = inspect.getdoc(function) or ""
+    return [f"{function.__name__}({names}) in {module}.py", *filter(None, words.splitlines())]
+
+
+def _judged(rule: Rule) -> str:
+    """The file that judges the rule; none for a rule that is only claimed."""
+    return next((file for file, ids in JUDGED_IN.items() if rule.id in ids), "")
+
+
+def _claim_line(claim: Claim) -> str:
+    premise = f" ({claim.premise_text})" if claim.premise_text else ""
+    return f"{claim.id}{premise}: kvoracle prove {claim.id}"
