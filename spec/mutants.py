@@ -251,6 +251,11 @@ def kept_for_any(case: MaskCase) -> tuple[Any, ...]:
     return (bool(case.keep(case.inputs.interval, case.inputs.any_boundaries)),)
 
 
+def kept_without_boundaries(case: MaskCase) -> tuple[Any, ...]:
+    """Whether the block is kept for its place alone."""
+    return bool(case.keep(None, ())), bool(case.keep(case.inputs.interval, ()))
+
+
 def kept_for_own(case: MaskCase) -> tuple[Any, ...]:
     """Whether the block is kept for the request's own boundaries."""
     return (bool(case.keep(case.inputs.interval, case.listed)),)
@@ -292,6 +297,8 @@ SEEN: dict[str, View] = {
     "R4": kept_by_intervals,
     "R5": kept_for_any,
     "R6": listed,
+    "R7": listed,
+    "R8": kept_without_boundaries,
 }
 """All that the claims about a rule see of the reference's functions; for other rules about the split
 ``granted_and_positions``. Where that is as before, they hold as before."""

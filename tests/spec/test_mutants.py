@@ -95,7 +95,15 @@ def test_a_mutant_that_raises_counts_as_refuted(plain_split: Ground) -> None:
 
 @pytest.mark.engines
 def test_the_engine_contradicts_what_no_claim_pins_down() -> None:
-    ground = Ground("mask", "16 in 64", "Mamba, dense", source_tree("vllm==0.33.0", say=lambda _: None), 500)
+    source = source_tree("vllm==0.33.0", say=lambda _: None)
+    ground = Ground("mask", "16 in 64", "Mamba, interval above 0", source, 500)
     assert all(sample.engine == sample.decision for sample in ground.samples)
+    keeps_all = mutant("ends_segment", "need >= per_segment -> True")
+    assert verdicts(judged(ground, keeps_all)) == ["equality only"]
+
+
+@pytest.mark.engines
+def test_a_claim_pins_down_that_dense_keeps_all() -> None:
+    source = source_tree("vllm==0.33.0", say=lambda _: None)
     forgets_dense = mutant("keep", "group.kind == 'mamba' and interval is None -> False")
-    assert verdicts(judged(ground, forgets_dense)) == ["equality only"]
+    assert verdicts(judged(Ground("mask", "16 in 64", "Mamba, dense", source, 500), forgets_dense)) == ["invariant"]
