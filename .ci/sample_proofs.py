@@ -17,6 +17,9 @@ from spec.solver import Limits
 ENDS = (RELEASES[0], RELEASES[-1])
 """The oldest and the newest policy."""
 
+SMALL = ("16/16", "64/16")
+"""Sizes of the split on which Z3 has not been seen to hang; larger ones are for whoever proves the full tier."""
+
 COST_MAX = 8
 """Tasks that take longer than this, in the plan's own measure, are left to whoever proves the full tier."""
 
@@ -25,7 +28,11 @@ def main(number: int) -> int:
     """Prove ``number`` tasks of the full tier."""
     commit = subprocess.run(("git", "rev-parse", "HEAD"), check=True, capture_output=True, text=True).stdout.strip()
     quick = {task.name for task in tasks("quick", ENDS)}
-    left = [task for task in tasks("full", ENDS) if task.name not in quick and cost(task) <= COST_MAX]
+    left = [
+        task
+        for task in tasks("full", ENDS)
+        if task.name not in quick and cost(task) <= COST_MAX and (task.subject != "split" or task.sizes in SMALL)
+    ]
     chosen = random.Random(commit).sample(left, number)
     print(f"{number} of {len(left)} tasks, chosen by commit {commit[:12]}")
     rows = [row for done in run_tasks(chosen, Options(2, Limits(), None), cost) for row in done.result.rows]
@@ -40,4 +47,4 @@ def main(number: int) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 8))
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 6))
