@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
@@ -87,16 +87,9 @@ def call_of(row: Row) -> SplitCall:
     setting = case.setting
     # Releases that hash finer than the scheduler block have hits inside blocks switched on by that alone.
     always_partial = policy.tail_stop == "finer hashes" and setting.hash_block != setting.scheduler_block
+    fixed = asdict(setting) | {"partial_hits": setting.partial_hits or always_partial}
     return SplitCall(
-        grid=setting.grid,
-        hash_block=setting.hash_block,
-        scheduler_block=setting.scheduler_block,
-        room=setting.room,
-        block_drop=setting.block_drop,
-        partial_hits=setting.partial_hits or always_partial,
-        exact_junction=setting.exact_junction,
-        lookahead=setting.lookahead,
-        checkpoint_alignment=setting.checkpoint_alignment,
+        **fixed,
         start=case.start,
         asked=case.asked,
         prompt=case.prompt,

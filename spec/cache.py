@@ -106,12 +106,11 @@ def key_of(task: Task, limits: Limits, subject: Subject | None = None) -> str | 
     ``subject``: the task's own, where it has been built already. Raises what building it raises.
     """
     subject = subject or task.build()
-    claims = [claim for claim in subject.claims if not task.claims or claim.id in task.claims]
     digest = Digest()
     digest.add([subject.build, subject.run, subject.regime, subject.measure, subject.examples, subject.builtins])
     digest.add([subject.arguments, subject.arguments({}), subject.bound])
     # By its fields: the class would bring the sentences of all rules with it.
-    digest.add([[getattr(claim, field.name) for field in dataclasses.fields(claim)] for claim in claims])
+    digest.add([[getattr(claim, field.name) for field in dataclasses.fields(claim)] for claim in task.chosen(subject)])
     if task.source and not digest.lifted:
         return None
     environment = (platform.python_version(), z3.get_version_string(), explorer_text(Path(__file__).parent))

@@ -161,7 +161,7 @@ def tasks(
 
 def claims_of(task: Task) -> frozenset[str]:
     """The ids of the claims that a task proves."""
-    return frozenset(claim.id for claim in task.build().claims if not task.claims or claim.id in task.claims)
+    return frozenset(claim.id for claim in task.chosen(task.build()))
 
 
 def with_controls(made: Sequence[Task]) -> list[Task]:

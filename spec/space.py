@@ -331,11 +331,6 @@ class Space:
 
     # Exploration
 
-    def require(self, condition: Any) -> None:
-        """Leave the path where a premise does not hold."""
-        if not condition:
-            raise Outside
-
     def explore(self, run: Callable[[], Any], at_end: Callable[[Any], None]) -> Any:
         """Take every path of ``run`` from the path at hand on; ``at_end`` gets each result while its path is at hand.
 

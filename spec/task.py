@@ -39,6 +39,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """For people."""
         return f"{self.subject} {self.release}, {self.sizes}, {self.features}"
 
+    def chosen(self, subject: Subject) -> list[Claim]:
+        """The claims of the subject that the task proves."""
+        return [claim for claim in subject.claims if not self.claims or claim.id in self.claims]
+
     def build(self, policy: Policy | None = None) -> Subject:
         """The subject, under the release's policy unless another object stands for it."""
         source = Path(self.source) if self.source else None
@@ -62,7 +66,7 @@ def run_task(task: Task, limits: Limits, subject: Subject | None = None, record:
     the questions that are put to Z3."""
     began = time.perf_counter()
     subject = subject or task.build()
-    claims = [claim for claim in subject.claims if not task.claims or claim.id in task.claims]
+    claims = task.chosen(subject)
     planted = [with_fault(claim) for claim in claims] if task.controls else []
     prover = _Prover(subject, [*claims, *planted], limits)
     prover.planted = frozenset(claim.id for claim in planted)
@@ -171,7 +175,7 @@ def with_expectation(row: Row) -> Row:
 def undone(task: Task, reason: str) -> TaskResult:
     """What is left of a task that could not be run: its claims, unknown, with the reason."""
     try:
-        rules = {claim.id: claim.rule for claim in task.build().claims if not task.claims or claim.id in task.claims}
+        rules = {claim.id: claim.rule for claim in task.chosen(task.build())}
     except Exception:  # whatever kept the task from running may keep its subject from being built
         rules = {name: name for name in task.claims or ("all",)}
     rows = tuple(

@@ -543,11 +543,12 @@ def _interpreter_launch(python: Path) -> Launch:
     )
 
 
-def _installed_version(python: Path) -> str:
-    question = "import importlib.metadata; print(importlib.metadata.version('vllm'))"
+def ask_python(python: str, question: str) -> subprocess.CompletedProcess[str]:
+    """What another interpreter of the user's says to a line of Python. Raises ProvisionError if it cannot be run."""
     try:
-        answer = subprocess.run(
-            [str(python), "-c", question],
+        # Asked from another folder: where this runs there may be one called vllm.
+        return subprocess.run(
+            [python, "-c", question],
             check=False,
             capture_output=True,
             text=True,
@@ -557,6 +558,10 @@ def _installed_version(python: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ProvisionError(f"{python} cannot be run as a Python interpreter: {error}") from error
+
+
+def _installed_version(python: Path) -> str:
+    answer = ask_python(str(python), "import importlib.metadata; print(importlib.metadata.version('vllm'))")
     if "PackageNotFoundError" in answer.stderr:
         raise ProvisionError(f"{python} has no vLLM; install it there with: {python} -m pip install vllm")
     version = answer.stdout.strip()

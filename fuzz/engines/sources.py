@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from pathlib import Path
 
 from fuzz.engines.cache import ProvisionError, Say
 from fuzz.engines.names import EngineNameError, parse_engine_name
-from fuzz.engines.provision import announce, clean_environment, missing_parts, provision_sources, release_folder
+from fuzz.engines.provision import announce, ask_python, missing_parts, provision_sources, release_folder
 
-_QUERY_SECONDS = 120.0
 _QUESTION = (
     "import importlib.util; found = importlib.util.find_spec('vllm');"
     " print(found.submodule_search_locations[0] if found and found.submodule_search_locations else '')"
@@ -40,19 +37,7 @@ def source_tree(engine_name: str, *, say: Say = print) -> Path:
 
 
 def _installed_in(python: str) -> Path:
-    try:
-        # Asked from another folder: where this runs there may be one called vllm.
-        answer = subprocess.run(
-            [python, "-c", _QUESTION],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_QUERY_SECONDS,
-            env=clean_environment(),
-            cwd=tempfile.gettempdir(),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProvisionError(f"{python} cannot be run as a Python interpreter: {error}") from error
+    answer = ask_python(python, _QUESTION)
     lines = answer.stdout.strip().splitlines()
     package = Path(lines[-1]) if lines else None
     if answer.returncode or package is None or not (package / "__init__.py").is_file():
