@@ -23,11 +23,16 @@ from spec.rebind import Copier
 from spec.solver import Limits
 from spec.space import GAP_LEMMAS, ExplorationError, Outside, Raised, Space
 from spec.symbolic import SymbolicError
+from spec.unknowns import Sample
 
 Values = dict[str, int]
 
 SAMPLES_LOOKED_AT = 12
 """Of each path, for regimes and witnesses; what no sample shows is looked for on all paths at the end."""
+
+
+OTHERS_TRIED = 60
+"""Samples whose values are put in the place of a counterexample's, to see which inputs matter."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Prover:
         self._plain_arguments = subject.arguments({})
         self._inputs = subject.build(self.space)
         self._regimes: set[tuple[str, ...]] = set()
+        self._others_tried: list[Sample] = []
 
     def prove(self) -> Report:
         """Explore everything; a failure of the exploration makes every claim unknown."""
@@ -122,6 +128,7 @@ class Prover:
             sample = {number: values.get(name, 0) for name, number in numbers.items()}
             if self.space.admits(sample):
                 self.space.samples.append(sample)
+        self._others_tried = self.space.samples[:OTHERS_TRIED]
 
     def _conclude(self) -> None:
         report, stats, solver = self.report, self.space.stats, self.space.solver
@@ -288,8 +295,8 @@ class Prover:
         return tuple(free)
 
     def _others(self, values: Values, parts: Sequence[str]) -> Iterator[Values]:
-        """The values of some inputs in other samples."""
-        for sample in self.space.samples[:60] if parts else ():
+        """The values of some inputs in the first samples, which owe nothing to what Z3 found."""
+        for sample in self._others_tried if parts else ():
             found = self.space.unknowns.plain(sample)
             yield {part: found[part] for part in parts}
 

@@ -77,7 +77,8 @@ class Space:
         self._position = 0
         self._base = 0
         self._lasting: list[tuple[Key, bool]] = []
-        self._covering: set[Key] = set()
+        # In the order of the forks: what the solver was told first decides which model it finds.
+        self._covering: dict[Key, None] = {}
         self._ranges: dict[Linear, tuple[int | None, int | None]] = {}
         self._unequal: set[Key] = set()
         self._axioms: list[SymBool] = []
@@ -286,6 +287,8 @@ class Space:
             # What Z3 found serves the explorations that come here later, too.
             here[:] = sides[True] + sides[False]
         if not any(can.values()):
+            # What was told about this condition is what shows that no input comes here.
+            self._covering[key] = None
             raise Infeasible
         value = can[True]
         both = all(can.values())
@@ -390,7 +393,7 @@ class Space:
         other = z3.BoolVal(False) if fork.covered is None else fork.covered
         if z3.is_true(covered) and z3.is_true(other):
             return covered
-        self._covering.add(fork.key)
+        self._covering[fork.key] = None
         return z3.If(self.solver.formula(fork.key, fork.value), covered, other)
 
     def covers(self, covered: Sequence[Any]) -> bool:
@@ -431,7 +434,7 @@ def key_of(value: Any) -> Any:
 
 def numbers(value: Any) -> tuple[int, ...]:
     """The numbers of the unknowns in a value."""
-    return () if isinstance(value, int) else tuple({number for monomial in value.terms for number in monomial})
+    return () if isinstance(value, int) else tuple(dict.fromkeys(number for monomial in value.terms for number in monomial))
 
 
 def multiples(space: Space, value: Any, unit: Any) -> tuple[Any, Any]:
