@@ -1,16 +1,17 @@
 """Runs proof tasks, each in a process of its own, several at a time, and keeps what came out.
 
 A process of its own makes a result independent of the tasks before it, and a process that the system kills for
-its memory costs one task. Tasks that differ in nothing but the release run one after another, because a result
-serves every release that agrees on what was read of the policy.
+its memory, or that is killed here because Z3 does not come back, costs one task. Tasks that differ in nothing but
+the release run one after another, because a result serves every release that agrees on what was read of the policy.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,22 +25,32 @@ from spec.cache import Cache, key_of, values_read, watched
 from spec.lift import ShapeChanged
 from spec.smt import Export, Sampler
 from spec.solver import Limits
+from spec.subjects import tree_of
 from spec.task import Task, TaskResult, run_task, undone, with_expectation
 
 Answer = tuple[TaskResult, dict[str, Any]]
 """A result, and the values of the policy that were read on the way to it."""
 
+TASK_SECONDS_MAX = 900.0
+"""Wall time after which the process of a task is killed, in seconds.
+
+This is containment and not a budget: on large block sizes Z3 can, rarely, loop inside one call and heed neither
+its limit of work nor its timeout. Tasks take a minute or so at most; one that meets the limit is unknown, never proved.
+"""
+
 
 @dataclass(frozen=True)
 class Options:
     """``jobs``: processes at a time; ``cache``: where results are kept, None for nowhere; ``fresh``: do not look
-    there first; ``export``: write questions that are put to Z3, which needs every task to be run."""
+    there first; ``export``: write questions that are put to Z3, which needs every task to be run;
+    ``task_seconds_max``: wall time after which a task is given up."""
 
     jobs: int
     limits: Limits = field(default_factory=Limits)
     cache: Cache | None = None
     fresh: bool = False
     export: Export | None = None
+    task_seconds_max: float = TASK_SECONDS_MAX
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,8 @@ class Done:
 
 def run_tasks(tasks: Sequence[Task], options: Options, cost: Callable[[Task], float]) -> Iterator[Done]:
     """Run all tasks, those of the largest ``cost`` first, and yield each as it comes."""
+    # A checkout may have been edited since this process looked at it last.
+    tree_of.cache_clear()
     chains: dict[Task, deque[int]] = {}
     for place, task in enumerate(tasks):
         chains.setdefault(msgspec.structs.replace(task, release=""), deque()).append(place)
@@ -72,14 +85,30 @@ def run_tasks(tasks: Sequence[Task], options: Options, cost: Callable[[Task], fl
                 if chain:
                     ready.appendleft(chain)
                 yield Done(place, tasks[place], _labelled(tasks[place], result), key is not None)
-            for pipe in wait(list(running)) if running else ():
-                run = running.pop(cast(Connection, pipe))
+            for run in _ended(running):
+                del running[run.pipe]
                 yield Done(run.place, run.task, _labelled(run.task, run.end(options.cache)))
                 if run.chain:
                     ready.appendleft(run.chain)
     finally:
         for run in running.values():
             run.process.terminate()
+
+
+def _ended(running: Mapping[Connection, _Run]) -> list[_Run]:
+    """Wait for tasks to end, and give up those whose time is over: whatever came of them is to be had now.
+
+    A result that is there counts, however late it is looked for.
+    """
+    if not running:
+        return []
+    seconds_left = min(run.over for run in running.values()) - time.monotonic()
+    if ready := wait(list(running), max(seconds_left, 0.0)):
+        return [running[cast(Connection, pipe)] for pipe in ready]
+    late = [run for run in running.values() if run.over <= time.monotonic()]
+    for run in late:
+        run.give_up()
+    return late
 
 
 def _known(task: Task, options: Options) -> tuple[str | None, TaskResult | None]:
@@ -113,25 +142,40 @@ class _Run:
         context.set_forkserver_preload(["__main__", "spec.run"])
         self.pipe, theirs = context.Pipe(duplex=False)
         self.process: BaseProcess = context.Process(
-            target=_work, args=(theirs, task, options.limits, options.export), daemon=True
+            target=_work, args=(theirs, task, options.limits, options.export, key), daemon=True
         )
         self.process.start()
         theirs.close()
+        self._seconds_max = options.task_seconds_max
+        self._given_up = False
+        self.over = time.monotonic() + self._seconds_max
+
+    def give_up(self) -> None:
+        """Kill the process, which does not come back."""
+        self._given_up = True
+        self.process.kill()
 
     def end(self, cache: Cache | None) -> TaskResult:
-        """The result, kept in the cache; if the process has died, unknown rows that say so."""
-        try:
-            answer: Answer | None = self.pipe.recv()
-        except EOFError:
-            answer = None
+        """The result, kept in the cache; if the process has died or was given up, unknown rows that say so."""
+        answer = None if self._given_up else self._answer()
         self.process.join()
         self.pipe.close()
+        if self._given_up:
+            return undone(self.task, f"Z3 did not come back within {self._seconds_max:g} s")
         if answer is None:
             return undone(self.task, _cause_of_death(self.process.exitcode))
-        result, read = answer
-        if cache is not None and self.key is not None:
+        (result, read), is_its_own = answer
+        if is_its_own and cache is not None and self.key is not None:
             cache.put(self.key, read, result)
         return result
+
+    def _answer(self) -> tuple[Answer, bool] | None:
+        """What the process sent, and whether it belongs to the key; None if it died before it had sent all of it."""
+        try:
+            answer: tuple[Answer, bool] = self.pipe.recv()
+        except (EOFError, OSError):
+            return None
+        return answer
 
 
 def _cause_of_death(status: int | None) -> str:
@@ -140,10 +184,12 @@ def _cause_of_death(status: int | None) -> str:
     return f"the process ended without a result (exit status {status})"
 
 
-def _work(pipe: Connection, task: Task, limits: Limits, export: Export | None) -> None:
+def _work(pipe: Connection, task: Task, limits: Limits, export: Export | None, key: str | None) -> None:
     """What the process of a task does. It leaves an interruption to the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pipe.send(answer_of(task, limits, export))
+    answer = answer_of(task, limits, export)
+    # A checkout can be edited at any time: what was proved here is kept only under the name of what was read here.
+    pipe.send((answer, key is not None and key == key_of(task, limits)))
 
 
 def answer_of(task: Task, limits: Limits, export: Export | None) -> Answer:

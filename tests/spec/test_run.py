@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import spec.run
+from fuzz.engines.sources import source_tree
 from spec.cache import Cache
 from spec.plan import PLANS, RELEASES, all_claims, claims_of, cost, left_out, size_names, tasks
 from spec.run import Options, answer_of, run_tasks
 from spec.second import second_opinion
 from spec.smt import Export, questions
 from spec.solver import Limits
-from spec.task import Task
+from spec.task import Task, undone
 
+ROOT = Path(__file__).parents[2]
 SMALL = {"subject": "split", "sizes": "16/16", "features": "lookahead 1", "claims": ("S1",)}
 TASK = Task(release="0.33.0", **SMALL)
 
@@ -48,6 +55,136 @@ def test_a_worker_that_dies_is_told_in_its_rows(monkeypatch: pytest.MonkeyPatch)
 
 def _die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+PROMPT, SLOW, STUCK = "lookahead 1", "plain", "lookahead any"
+SECONDS = {PROMPT: 0.0, SLOW: 0.5, STUCK: 1e6}
+"""By the features of a task, how long its process takes below."""
+
+
+def _work_slowly(*arguments: Any) -> None:
+    """What the process of a task does, in that process, with an answer that takes its time."""
+    spec.run.answer_of = _answer_slowly
+    spec.run._work(*arguments)
+
+
+def _answer_slowly(task: Task, *_: Any) -> spec.run.Answer:
+    time.sleep(SECONDS[task.features])
+    return undone(task, "it came back"), {}
+
+
+def task_that_is(features: str, release: str = "0.33.0") -> Task:
+    return msgspec.structs.replace(TASK, features=features, release=release)
+
+
+def test_a_task_that_hangs_is_given_up_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One process at a time, the stuck ones first, so that whatever comes after them shows that the run went on."""
+    monkeypatch.setattr("spec.run._work", _work_slowly)
+    todo = [task_that_is(PROMPT), task_that_is(STUCK, "0.32.0"), task_that_is(STUCK)]
+    options = Options(1, cache=Cache(tmp_path), task_seconds_max=4)
+    done = list(run_tasks(todo, options, lambda task: task.features == STUCK))
+    told = [(one.place, *[(row.release, row.verdict, row.reason) for row in one.result.rows]) for one in done]
+    late = "Z3 did not come back within 4 s"
+    assert told == [
+        (1, ("0.32.0", "unknown", late)),
+        (2, ("0.33.0", "unknown", late)),
+        (0, ("0.33.0", "unknown", "it came back")),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_counts_though_it_is_looked_for_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above: who has come back is not given up because nobody looked in time."""
+    monkeypatch.setattr("spec.run._work", _work_slowly)
+    reasons = []
+    for one in run_tasks([task_that_is(PROMPT), task_that_is(SLOW)], Options(2, task_seconds_max=2), lambda _: 1):
+        reasons.append(one.result.rows[0].reason)
+        time.sleep(5 if len(reasons) == 1 else 0)
+    assert reasons == ["it came back"] * 2
+
+
+INTERRUPTED = """
+import spec.run, tests.spec.test_run as test
+
+class Told(spec.run._Run):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        print(self.process.pid, flush=True)
+
+if __name__ == "__main__":
+    spec.run._work, spec.run._Run = test._work_slowly, Told
+    list(spec.run.run_tasks([test.task_that_is(test.STUCK)], spec.run.Options(1), lambda task: 1))
+"""
+
+
+def test_an_interruption_ends_a_run_whose_task_hangs(tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal does, it reaches every process of the run."""
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    ours = subprocess.Popen(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert ours.stdout is not None
+    worker = int(ours.stdout.readline())
+    assert is_alive(worker)
+    os.killpg(ours.pid, signal.SIGINT)
+    _, said = ours.communicate(timeout=60)
+    assert said.splitlines()[-1] == "KeyboardInterrupt"
+    assert ours.returncode != 0
+    assert any(not is_alive(worker) or time.sleep(0.1) for _ in range(600)), "the task's process outlives its run"
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is such a process, and not only what is left of it for its parent to ask about."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+PROVES = """
+import sys, msgspec
+from spec.run import answer_of
+from spec.solver import Limits
+from spec.task import Task
+
+result, read = answer_of(msgspec.json.decode(sys.argv[1], type=Task), Limits(), None)
+print(list(set(map(str, range(20)))))
+print(msgspec.json.encode(result.rows).decode())
+print(msgspec.json.encode(read).decode())
+"""
+
+
+def proved_with(seed: int, task: Task) -> list[str]:
+    """The order of a set, the rows, and what was read of the policy, in a fresh interpreter."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(seed)}
+    told = msgspec.json.encode(task).decode()
+    command = [sys.executable, "-c", PROVES, told]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("task", "verdict"),
+    [
+        ({"release": "0.29.0", "sizes": "B", "features": "checkpoints of a token", "claims": ("S1",)}, "proved"),
+        ({"release": "0.26.0", "sizes": "16/4", "features": "plain", "claims": ("S2",)}, "refuted"),
+    ],
+    ids=["with witnesses", "with counterexamples"],
+)
+def test_a_proof_does_not_depend_on_the_order_of_sets(task: dict[str, Any], verdict: str) -> None:
+    """What the solver is told first decides which model it finds, so rows showed it when a set was iterated."""
+    (order, *answer), (other_order, *other_answer) = (
+        proved_with(seed, Task(subject="split", **task)) for seed in (1, 2)
+    )
+    assert order != other_order, "the two interpreters order sets alike, so nothing is compared"
+    assert answer == other_answer
+    assert {row["verdict"] for row in msgspec.json.decode(answer[0])} == {verdict}
 
 
 def test_an_engine_of_another_shape_gives_unknown_rows(tmp_path: Path) -> None:
@@ -110,3 +247,29 @@ def test_a_wrong_answer_is_a_disagreement(scripts: Path, tmp_path: Path) -> None
     wrong = "sat" if status == "unsat" else "unsat"
     (tmp_path / "q.smt2").write_text(script.replace(f":status {status}", f":status {wrong}"))
     assert second_opinion(tmp_path, 5).disagree == [str(tmp_path / "q.smt2")]
+
+
+@pytest.mark.engines
+def test_a_checkout_that_is_edited_in_place_is_proved_anew(tmp_path: Path) -> None:
+    """Neither what this process read of it before nor a result of another text may stand for it."""
+    source = source_tree("vllm==0.33.0")
+    for part in ("v1", "utils"):
+        shutil.copytree(source / "vllm" / part, tmp_path / "vllm" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    scheduler = tmp_path / "vllm" / "v1" / "core" / "sched" / "scheduler.py"
+    good = scheduler.read_text()
+    bad = good.replace("if end < prefill_end:", "if end <= prefill_end:")
+    assert bad != good
+    task = Task(
+        release="0.33.0", subject="split", sizes="16/16", features="plain", claims=("M1",), source=str(tmp_path)
+    )
+    verdicts = []
+    for text in (good, bad, good, bad):
+        scheduler.write_text(text)
+        (done,) = run([task], tmp_path / "cache")
+        verdicts.append(({row.verdict for row in done.result.rows}, done.reused))
+    assert [("refuted" in found, reused) for found, reused in verdicts] == [
+        (False, False),
+        (True, False),
+        (False, True),
+        (True, True),
+    ]
