@@ -61,17 +61,20 @@ def take_to_engine(name: str, rows: Sequence[Row], say: Callable[[str], None]) -
 
 
 def smallest_by_claim(rows: Sequence[Row]) -> list[Row]:
-    """For each refuted claim about the split the row with the smallest numbers, of sizes that an engine can have."""
+    """For each refuted claim about the split the row with the smallest numbers, of sizes that an engine can have.
+
+    A fresh request comes before any that is resumed, since nobody need be preempted to bring it about.
+    """
     best: dict[str, Row] = {}
     for row in rows:
         usable = row.subject == "split" and row.counterexample is not None and not SIZES[row.sizes].symbolic
-        if usable and (row.claim not in best or _tokens(row) < _tokens(best[row.claim])):
+        if usable and (row.claim not in best or _effort(row) < _effort(best[row.claim])):
             best[row.claim] = row
     return list(best.values())
 
 
-def _tokens(row: Row) -> int:
-    return sum(row.shown.values())
+def _effort(row: Row) -> tuple[bool, int]:
+    return row.shown["prompt"] != row.shown["known"], sum(row.shown.values())
 
 
 def call_of(row: Row) -> SplitCall:
