@@ -1,15 +1,21 @@
 """The program inside an engine's process: it drives a real vLLM scheduler and streams what it decided.
 
-Run as ``driver.py READ_FD WRITE_FD`` by the engine's own interpreter. It needs the standard library and
-what vLLM itself depends on, so nothing of kvoracle can collide with an engine's packages; that is why
+Run as ``driver.py READ_FD WRITE_FD [SOURCES]`` by the engine's own interpreter. It needs the standard library
+and what vLLM itself depends on, so nothing of kvoracle can collide with an engine's packages; that is why
 records are plain tuples here, in the field order of ``oracle/trace.py``.
+
+``SOURCES`` is a JSON file with ``patches`` (by file within the package ``vllm``, the text that is loaded in its
+place) and ``watch`` (by file, the lines whose execution is noted). Without it Python imports as it always does.
 
 Frames, both ways: a 4-byte little-endian length, one byte that says the kind, JSON (``X``: text).
 
     parent -> driver   S {"scenario": …, "record": bool}    Q (quit)
-    driver -> parent   K {"version", "python", "pid"}       once, when the engine is loaded
-                       H header, R [records] (one a step), E {"steps", "cpu", "rss_mb"[, "crash"]}
+    driver -> parent   K {"version", "python", "pid"[, "patched", "lines"]}   once, when the engine is loaded
+                       H header, R [records] (one a step), E {"steps", "cpu", "rss_mb"[, "crash"][, "lines"]}
                        X why the engine will not build for this scenario (then neither H nor E)
+
+With ``SOURCES`` ``patched`` names the files whose patch was loaded, and ``lines`` says which watched lines ran, as
+[[file, [line, …]], …]: in K while the engine loaded, in E in the scenario.
 
 The engine is observed, never steered: each decision point is wrapped on the instance, calls the original
 and notes what came of it. There is no branch on a version, only "does this method or field exist".
@@ -23,6 +29,7 @@ stands before what the output caused, though its counts are only known afterward
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import gc
@@ -38,7 +45,9 @@ import tempfile
 import time
 import zlib
 from collections import deque
-from types import SimpleNamespace, TracebackType
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType, SimpleNamespace, TracebackType
 from typing import Any, BinaryIO
 
 IDLE_STEPS_MAX = 40
@@ -64,12 +73,170 @@ ENVIRONMENT = {
 RETENTION_VARIABLE = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
 QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 ARCHITECTURE = "TinyForCausalLM"
+ENGINE_PACKAGE = "vllm"
+# What a watched module calls to note a statement; not a name that a class body would mangle.
+HIT = "__kvoracle_hit__"
 
 Records = list[tuple[Any, ...]]
 
 
 class Refused(Exception):
     """The scenario cannot be given to this build; the message says why."""
+
+
+# --- the engine's sources, patched or watched ---------------------------------------------------------
+
+
+Claim = Callable[[int, int], int | None]
+"""Asked with the first and last line of a statement: the number under which to note it, None for not at all."""
+
+
+class Sources:
+    """Finds the modules whose text is replaced or whose lines are watched, before Python's own finders do.
+
+    ``patches``: by file within the package, the whole text that is loaded. ``watch``: by file, line numbers.
+    ``patched``: the files whose patch was loaded.
+    """
+
+    def __init__(self, patches: dict[str, str], watch: dict[str, list[int]]) -> None:
+        self.patches = patches
+        self.watch = watch
+        self.patched: list[str] = []
+        self.hits: set[int] = set()
+        self._places: list[tuple[str, list[int]]] = []
+        self._files = {module_name(file): file for file in (*patches, *watch)}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Python's own answer, with a loader of ours; None for a module that is none of ours."""
+        file = self._files.get(name)
+        spec = None if file is None else PathFinder.find_spec(name, path, target)
+        if file is None or spec is None or spec.origin is None:
+            return None
+        spec.loader = Loader(self, file, name, spec.origin)
+        return spec
+
+    def claim(self, file: str, first: int, last: int) -> int | None:
+        """A number for the watched ones of these lines, None if there are none."""
+        lines = [line for line in self.watch.get(file, ()) if first <= line <= last]
+        if not lines:
+            return None
+        self._places.append((file, lines))
+        return len(self._places) - 1
+
+    def taken(self) -> list[tuple[str, list[int]]]:
+        """The watched lines that ran since this was last asked, by file."""
+        found: dict[str, set[int]] = {}
+        for number in self.hits:
+            file, lines = self._places[number]
+            found.setdefault(file, set()).update(lines)
+        self.hits.clear()
+        return [(file, sorted(lines)) for file, lines in sorted(found.items())]
+
+
+class Loader(SourceFileLoader):
+    """Loads one module of ``Sources``; compiled files are neither read nor written for it."""
+
+    def __init__(self, sources: Sources, file: str, name: str, path: str) -> None:
+        super().__init__(name, path)
+        self._sources = sources
+        self._file = file
+
+    def get_data(self, path: str) -> bytes:
+        """The patch in place of the file."""
+        patch = self._sources.patches.get(self._file)
+        return super().get_data(path) if patch is None else patch.encode()
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the text, past the cache of compiled files."""
+        data = self.get_data(self.path)
+        if self._file in self._sources.patches:
+            # So that tracebacks, and whoever reads the source of a class, see what was loaded and not the file.
+            lines = data.decode().splitlines(keepends=True)
+            linecache.cache[self.path] = (len(data), None, lines, self.path)
+            self._sources.patched.append(self._file)
+        tree = ast.parse(data, self.path)
+        if self._file in self._sources.watch:
+            tree.body = noting(tree.body, lambda first, last: self._sources.claim(self._file, first, last))
+        code: CodeType = compile(tree, self.path, "exec", dont_inherit=True)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, which may note what runs."""
+        setattr(module, HIT, self._sources.hits.add)
+        super().exec_module(module)
+
+
+def module_name(file: str) -> str:
+    """The module of a file within the package: ``v1/request.py`` is ``vllm.v1.request``."""
+    parts = [ENGINE_PACKAGE, *file.removesuffix(".py").split("/")]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def noting(block: list[ast.stmt], claim: Claim) -> list[ast.stmt]:
+    """The statements of a block, each after a call that notes its lines where ``claim`` gives a number.
+
+    A call before a compound statement stands for its header: that is evaluated where, and only where, the
+    statement is reached, also for an ``elif``, which is a statement in an ``else``. The header of a definition
+    runs where it stands. ``else``, ``finally`` and docstrings are no statements.
+    """
+    noted: list[ast.stmt] = []
+    for statement in block:
+        first, last = header(statement)
+        for name in ("body", "orelse", "finalbody"):
+            if inner := getattr(statement, name, None):
+                setattr(statement, name, noting(inner, claim))
+        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            note_part(part, claim)
+        if is_run(statement) and (number := claim(first, last)) is not None:
+            noted.append(ast.copy_location(ast.Expr(note(number, statement)), statement))
+        noted.append(statement)
+    return noted
+
+
+def note_part(part: Any, claim: Claim) -> None:
+    """Note an ``except`` or ``case`` when it is entered, or when the guard of the case is evaluated."""
+    first, last = header(part)
+    number = claim(first, last)
+    place = part.body[0]
+    part.body = noting(part.body, claim)
+    guard = getattr(part, "guard", None)
+    if number is not None and guard is not None:
+        # The call gives None, so the guard decides.
+        part.guard = ast.copy_location(ast.BoolOp(ast.Or(), [note(number, guard), guard]), guard)
+    elif number is not None:
+        part.body.insert(0, ast.copy_location(ast.Expr(note(number, place)), place))
+
+
+def note(number: int, place: Any) -> ast.Call:
+    """The call that notes a number, for tracebacks at ``place``."""
+    call = ast.Call(ast.Name(HIT, ast.Load()), [ast.Constant(number)], [])
+    for node in ast.walk(call):
+        if isinstance(node, ast.expr):
+            ast.copy_location(node, place)
+    return call
+
+
+def header(node: Any) -> tuple[int, int]:
+    """First and last line of a statement, or, of a compound one, of all before the first statement within it."""
+    own = getattr(node, "pattern", node)
+    first = min([own.lineno, *[decorator.lineno for decorator in getattr(node, "decorator_list", ())]])
+    inner = getattr(node, "body", None) or getattr(node, "cases", None)
+    return first, max(own.lineno, header(inner[0])[0] - 1) if inner else own.end_lineno
+
+
+def is_run(statement: ast.stmt) -> bool:
+    """Whether a statement is more than a docstring or an order to the compiler."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return not isinstance(statement.value.value, str)
+    return not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__")
+
+
+def use_sources(file: str) -> Sources:
+    """Patch and watch what a file of the parent's says, in every import from now on."""
+    with open(file, encoding="utf-8") as stream:
+        sources = Sources(**json.load(stream))
+    sys.meta_path.insert(0, sources)
+    return sources
 
 
 # --- the engine's classes, loaded once --------------------------------------------------------------
@@ -1173,6 +1340,8 @@ def collect_garbage() -> float:
 
 def answer(engine: SimpleNamespace, channel: Channel, raw: bytes, record: bool) -> None:
     """Run one scenario and send its frames."""
+    if engine.sources is not None:
+        engine.sources.hits.clear()  # a scenario that was refused left its own
     run = Run(engine, channel, raw, record)
     try:
         run.build()
@@ -1182,7 +1351,8 @@ def answer(engine: SimpleNamespace, channel: Channel, raw: bytes, record: bool) 
     run.play()
     # Freeing engines is part of what it costs to build one for each scenario.
     run.construct += collect_garbage()
-    channel.send_json(b"E", run.summary())
+    lines = {"lines": engine.sources.taken()} if engine.sources is not None else {}
+    channel.send_json(b"E", {**run.summary(), **lines})
 
 
 def die_with_parent() -> None:
@@ -1197,7 +1367,9 @@ def main() -> None:
     channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    sources = use_sources(sys.argv[3]) if len(sys.argv) > 3 else None
     engine = load_engine()
+    engine.sources = sources
     channel.encode = engine.msgspec.json.Encoder().encode
     # A warning per failed reset of the cache would cost more than the reset.
     logging.disable(logging.WARNING)
@@ -1206,6 +1378,8 @@ def main() -> None:
     gc.freeze()
     gc.disable()
     hello = {"version": engine.version, "python": sys.version.split()[0], "pid": os.getpid()}
+    if sources is not None:
+        hello.update(patched=sources.patched, lines=sources.taken())
     channel.send_json(b"K", hello)
     serve(engine, channel)
 

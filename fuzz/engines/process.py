@@ -7,6 +7,8 @@ can disturb it. A frame is a 4-byte little-endian length and a payload whose fir
 - from it: ``K`` hello with ``{"version", "python", "pid"}`` once it has loaded; then per scenario ``H`` the
   trace's header, ``R`` a line of records (any number), ``E`` the end with ``{"steps", "cpu", "rss_mb"}``,
   or ``X`` and the reason why the engine would not build for the scenario.
+
+Sources that are patched or watched are handed over in a file; then ``K`` and ``E`` also say which watched lines ran.
 """
 
 from __future__ import annotations
@@ -79,12 +81,18 @@ class _Crash(Exception):
         self.message = message
 
 
+_Lines = tuple[tuple[str, tuple[int, ...]], ...]
+"""By file, the watched lines that ran."""
+
+
 class _Hello(msgspec.Struct):
-    """What the driver says once it has loaded."""
+    """What the driver says once it has loaded. ``patched``: the files whose patch was loaded."""
 
     version: str
     python: str
     pid: int
+    patched: tuple[str, ...] = ()
+    lines: _Lines = ()
 
 
 class _End(msgspec.Struct):
@@ -93,6 +101,7 @@ class _End(msgspec.Struct):
     steps: int
     cpu: dict[str, float] = msgspec.field(default_factory=dict)
     rss_mb: float = 0.0
+    lines: _Lines = ()
 
 
 class VllmEngine:
@@ -103,6 +112,8 @@ class VllmEngine:
     ``load_seconds``: the most that loading may take (alone about 12 s, but ten at once on two cores
     have been seen to take 180). ``growth_mb_max``: how much resident memory the
     process may gain after its first scenario. Not for use by several threads at once.
+
+    ``lines_at_import``: the watched lines that ran while the engine loaded, each with its file.
     """
 
     def __init__(
@@ -128,6 +139,7 @@ class VllmEngine:
         self._growth_mb_max = growth_mb_max
         self._driver = driver
         self._process: _Process | None = None
+        self.lines_at_import: frozenset[tuple[str, int]] = frozenset()
 
     def start(self) -> None:
         """Start the process and wait until it has loaded, unless it runs already. Raises EngineLoadError."""
@@ -139,12 +151,16 @@ class VllmEngine:
             kind, payload = process.frame(self._load_seconds)
             if kind != b"K":
                 raise _Crash("died", "its driver did not say hello")
-            self.version = msgspec.json.decode(payload, type=_Hello).version
+            hello = msgspec.json.decode(payload, type=_Hello)
         except (_Crash, msgspec.DecodeError) as error:
             raise EngineLoadError(self._load_failure(process, error)) from error
         except BaseException:
             process.stop()
             raise
+        if unloaded := sorted({file for file, _ in self._launch.patches} - {*hello.patched}):
+            process.quit()
+            raise EngineLoadError(f"{self._launch.label} does not load {', '.join(unloaded)}, which was to be patched")
+        self.version, self.lines_at_import = hello.version, _flat(hello.lines)
         process.memory_mb_max = process.memory_mb() + self._growth_mb_max
         self._process = process
 
@@ -163,7 +179,7 @@ class VllmEngine:
             process.send(b"S" + _encoder.encode({"scenario": scenario, "record": record}), self._hang_seconds)
             end = self._receive(process, run)
             if end is not None:
-                run.cpu = end.cpu
+                run.cpu, run.lines_hit = end.cpu, _flat(end.lines)
                 self._check_growth(process, end)
         except _Crash as crash:
             run.lines.append(self._post_mortem(process, crash))
@@ -385,12 +401,14 @@ def child_environment(launch: Launch) -> dict[str, str]:
 
 def _spawn(launch: Launch, driver: Path, log: Path) -> tuple[subprocess.Popen[bytes], int, int]:
     """Start the driver; return its process and our ends of the pipes, to read from and to write to."""
+    sources = _sources(launch, log.parent)
     child_reads, we_write = os.pipe()
     we_read, child_writes = os.pipe()
+    command = [str(launch.python), str(driver), str(child_reads), str(child_writes), *sources]
     try:
         with open(log, "ab") as output:
             process = subprocess.Popen(
-                [str(launch.python), str(driver), str(child_reads), str(child_writes)],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -411,6 +429,15 @@ def _spawn(launch: Launch, driver: Path, log: Path) -> tuple[subprocess.Popen[by
         fcntl.fcntl(we_read, _F_SETPIPE_SZ, _READ_BYTES)
     _forbid_core_dump(process.pid)
     return process, we_read, we_write
+
+
+def _sources(launch: Launch, folder: Path) -> list[str]:
+    """The driver's third argument, a file that says what to patch and watch; none where there is nothing."""
+    if not (launch.patches or launch.watch):
+        return []
+    file = folder / "sources.json"
+    file.write_bytes(_encoder.encode({"patches": dict(launch.patches), "watch": dict(launch.watch)}))
+    return [str(file)]
 
 
 def _forbid_core_dump(pid: int) -> None:
@@ -441,6 +468,10 @@ def _decode_end(payload: bytes) -> _End:
         return msgspec.json.decode(payload, type=_End)
     except msgspec.DecodeError as error:
         raise _Crash("died", f"the driver ended the scenario with no proper frame ({error})") from error
+
+
+def _flat(lines: _Lines) -> frozenset[tuple[str, int]]:
+    return frozenset((file, line) for file, numbers in lines for line in numbers)
 
 
 def _allowed(process: _Process) -> str:

@@ -15,11 +15,13 @@ class Run(msgspec.Struct):
     ``lines``: the trace's JSON lines without newlines, header first; a crash or a hang ends them with a
     ``crash`` record. ``refused``: why the engine would not build for this scenario (then no lines);
     a refusal is not a crash. ``cpu``: CPU seconds by phase (``construct``, ``calls``, ``transport``).
+    ``lines_hit``: the watched lines that ran, each with its file; none of a run that was cut short.
     """
 
     lines: list[bytes]
     refused: str = ""
     cpu: dict[str, float] = msgspec.field(default_factory=dict)
+    lines_hit: frozenset[tuple[str, int]] = frozenset()
 
     def trace(self) -> bytes:
         """The trace as one JSON-lines document."""

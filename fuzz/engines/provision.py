@@ -20,7 +20,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -79,7 +79,9 @@ class Launch:
     ``python``: the interpreter. ``pythonpath``: folders that go before its own packages. ``version``: of
     the build. ``release``: the supported release whose policy it is compared with. ``label``: for
     people. ``environment``: variables to be set beside those that every engine gets. ``notes``: lines
-    that the user should see, such as that the version is newer than all supported ones.
+    that the user should see, such as that the version is newer than all supported ones. ``patches``: by file
+    within the package ``vllm`` the whole text that is loaded in its place. ``watch``: by such a file the lines
+    whose execution is noted.
     """
 
     python: Path
@@ -89,6 +91,8 @@ class Launch:
     label: str
     environment: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    patches: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    watch: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fuzz.engines.process import EngineLoadError, VllmEngine, child_environment
+from fuzz.engines.process import _sources as given_sources
 from fuzz.engines.protocol import Run
 from fuzz.engines.provision import Launch
 from oracle.scenario import Geometry, Group, Limits, Scenario
@@ -187,6 +189,23 @@ def test_slow_loading_and_silent_death_are_told_in_one_line() -> None:
     nowhere = Launch(Path("/nonexistent/python"), (), "0.33.0", "0.33.0", "fake")
     with pytest.raises(EngineLoadError, match="cannot be started"):
         engine_with(launch=nowhere).start()
+
+
+def test_sources_are_handed_over_only_where_something_is_patched_or_watched(tmp_path: Path) -> None:
+    assert given_sources(launch(), tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+    changed = replace(launch(), patches=(("v1/request.py", "x = 1\n"),), watch=(("v1/request.py", (1, 3)),))
+    (file,) = given_sources(changed, tmp_path)
+    assert json.loads(Path(file).read_text()) == {
+        "patches": {"v1/request.py": "x = 1\n"},
+        "watch": {"v1/request.py": [1, 3]},
+    }
+
+
+def test_a_patch_that_the_driver_did_not_load_is_told_in_one_line() -> None:
+    changed = replace(launch(), patches=(("v1/request.py", "x = 1\n"),))
+    with pytest.raises(EngineLoadError, match=r"^fake 0\.33\.0 does not load v1/request\.py, which was to be patched$"):
+        engine_with(launch=changed).start()
 
 
 def test_the_process_sees_a_fixed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
