@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from fuzz.commands import common
+from fuzz.commands.bisect import bisect
 from fuzz.commands.engines import engines
 from fuzz.commands.explain import explain
 from fuzz.commands.features import features
 from fuzz.commands.fuzz import fuzz
+from fuzz.commands.gate import gate
 from fuzz.commands.judge import judge
 from fuzz.commands.prove import prove
 from fuzz.commands.replay import replay
@@ -27,7 +29,7 @@ def cli() -> None:
     """
 
 
-for command in (fuzz, judge, replay, shrink, prove, explain, engines, features, schema, selftest):
+for command in (fuzz, gate, judge, replay, bisect, shrink, prove, explain, engines, features, schema, selftest):
     cli.add_command(command)
 
 

@@ -27,7 +27,7 @@ _INDENT = "  "
 _DEFAULTS = Features()
 
 # Which function of the engine takes a decision; the names are the same in all supported releases.
-_DECIDED_BY = {
+DECIDED_BY = {
     "lookup": "KVCacheManager.get_computed_blocks",
     "split": "Scheduler._mamba_block_aligned_split",
     "allocate": "KVCacheManager.allocate_slots",
@@ -138,7 +138,7 @@ def _authority(document: FindingFile) -> str:
     rule, decision, _ = document.signature
     kind = "conformance with the reference" if rule in RULES and RULES[rule].conformance else "an invariant"
     # A crash names the function itself, after its kind.
-    place = _DECIDED_BY.get(decision, decision.rpartition(" ")[2])
+    place = DECIDED_BY.get(decision, decision.rpartition(" ")[2])
     return f"rule {rule}, {kind}; decided by {place} in {engine_words(document.engine)}"
 
 

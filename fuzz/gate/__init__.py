@@ -1,0 +1,1 @@
+"""The gate: a candidate build against a baseline."""

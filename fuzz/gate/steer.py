@@ -1,0 +1,55 @@
+"""Which scenarios a gate run generates: half of them with what the changed functions decide about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from itertools import count
+
+from fuzz.generator import scenario_at, swarm_at
+from oracle.scenario import Scenario
+
+NEEDED: dict[str, tuple[tuple[str, ...], ...]] = {
+    "split": (("mamba",),),
+    "masks": (("mamba", "swa"), ("retention-zero", "retention-interval")),
+    "lookup": (("shared-prefix", "repeat", "extend"),),
+    "commit": (("shared-prefix", "repeat"), ("mamba", "swa")),
+    "tails": (("mamba",), ("partial-hits", "wide-mamba")),
+    "schedule": (("mamba",), ("tiny-budget", "threshold")),
+    "allocate": (("small-pool", "watermark"),),
+    "pool": (("small-pool",),),
+}
+"""By decision point: of each row one feature at least, so that a scenario can bear on it."""
+
+LIVENESS = ("small-pool", "optimistic", "spread", "late-sibling", "shared-prefix", "abort")
+"""Features under which requests get into each other's way, so that one may never end."""
+
+
+def generated(
+    seed: int, without: tuple[str, ...], points: Collection[str], refused: Callable[[Scenario], bool]
+) -> Iterator[Scenario]:
+    """Scenarios without end: in turn any that can run, and one that bears on a changed decision ``point``.
+
+    ``refused``: whether a build is known not to start with a scenario.
+    """
+    steered = _steered(seed, without, points) if NEEDED.keys() & points else count(1, 2)
+    for even, odd in zip(count(0, 2), steered, strict=False):
+        for index in (even, odd):
+            scenario = scenario_at(seed, index, without=without)
+            if not refused(scenario):
+                yield scenario
+
+
+def _steered(seed: int, without: tuple[str, ...], points: Collection[str]) -> Iterator[int]:
+    """Odd numbers, of swarms that have what some changed decision point needs."""
+    wanted = [NEEDED[point] for point in sorted(points) if point in NEEDED]
+    for index in count(1, 2):
+        on = swarm_at(seed, index, without=without).on
+        if any(all(on.intersection(row) for row in rows) for rows in wanted):
+            yield index
+
+
+def liveness(seed: int, number: int, without: tuple[str, ...], refused: Callable[[Scenario], bool]) -> list[Scenario]:
+    """So many scenarios, at most, in which requests contend for blocks."""
+    only = tuple(name for name in LIVENESS if name not in without)
+    made = (scenario_at(seed, index, only=only, without=without) for index in range(number))
+    return [scenario for scenario in made if not refused(scenario)]
