@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from msgspec.structs import replace
 
 from fuzz.commands.common import (
@@ -21,6 +23,8 @@ from fuzz.commands.common import (
 )
 from fuzz.engines.open import Prepared, is_conforming, open_prepared, policy_to_ask_for
 from fuzz.engines.protocol import Engine
+from fuzz.export.issue import issue_body
+from fuzz.export.upstream import NoExport, upstream_test
 from fuzz.findings import EngineFacts, FindingFile, Origin, check_writable, kvoracle_version, new_finding
 from fuzz.replay import CONFORMS, FIXED, STILL_THERE, VIOLATES, Item, Replayed, items
 from fuzz.replay import replay as replay_item
@@ -28,6 +32,7 @@ from fuzz.report import engine_words, finding_text, replay_advice
 from fuzz.story import story
 from fuzz.traces import write_trace
 
+_EXPORTS: dict[str, Callable[[FindingFile], str]] = {"upstream": upstream_test, "issue": issue_body}
 _STATUS = {STILL_THERE: FINDINGS, VIOLATES: FINDINGS, FIXED: CLEAN, CONFORMS: CLEAN}
 
 
@@ -42,8 +47,17 @@ _STATUS = {STILL_THERE: FINDINGS, VIOLATES: FINDINGS, FIXED: CLEAN, CONFORMS: CL
     metavar="FOLDER",
     help="Write the trace of each item to FOLDER/NAME.jsonl.zst, for kvoracle judge.",
 )
+@click.option(
+    "--export",
+    "export_as",
+    type=click.Choice(list(_EXPORTS)),
+    help="Run nothing; write a finding for vLLM's maintainers: a stand-alone pytest file, or a report's body.",
+)
+@click.option("--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to export to, not to stdout.")
 @json_option
+@click.pass_context
 def replay(
+    context: click.Context,
     paths: tuple[str, ...],
     engine: str,
     policy: str | None,
@@ -51,6 +65,8 @@ def replay(
     allow_cuda: bool,
     quiet: bool,
     trace_folder: str | None,
+    export_as: str | None,
+    output: str | None,
     as_json: bool,
 ) -> None:
     """Run findings or scenarios (files, or folders of them) on an engine and say what became of each.
@@ -65,8 +81,16 @@ def replay(
     A finding is compared with the policy that it was found by when it is replayed on the same build and
     --policy is not given; else with that of the build, or with --policy.
 
+    \b
+    --export upstream   one pytest file that needs vLLM and nothing of kvoracle: it fails
+                        on the build that has the fault, and passes on one that has not
+    --export issue      the body of a bug report in Markdown, with that file in it
+
     Exit status: 0 all are fixed or conform, 1 a finding, 2 could not judge; 1 wins over 2.
     """
+    if export_as is not None or output is not None:
+        _export(context, paths, export_as, output)
+        return
     traces = _Traces(Path(trace_folder)) if trace_folder else None
     engines = _Engines(engine, policy, torch_index, allow_cuda)
     results: list[Replayed] = []
@@ -87,6 +111,45 @@ def replay(
         print_json({"engine": facts, "items": [_as_json(outcome) for outcome in results]})
     statuses = {_status(outcome) for outcome in results}
     leave(FINDINGS if FINDINGS in statuses else max(statuses))
+
+
+def _export(context: click.Context, paths: tuple[str, ...], export_as: str | None, output: str | None) -> None:
+    """Write the export of the one finding that was named; everything in it comes from the finding's file."""
+    if export_as is None:
+        raise Problem("--output says where to export to; say what to export by --export upstream or --export issue")
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if given and parameter.name not in ("paths", "export_as", "output"):
+            raise Problem(f"--export runs nothing, it writes what the finding says; leave out {parameter.opts[0]}")
+    if len(paths) > 1:
+        raise Problem("--export takes one finding at a time")
+    document = finding_at(Path(paths[0]))
+    try:
+        text = _EXPORTS[export_as](document)
+    except NoExport as error:
+        raise Problem(f"{paths[0]}: no export: {error}") from None
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Problem(f"cannot write {output}: {error.strerror or error}; name another --output") from None
+    click.echo(f"wrote {output}, from a finding on {document.engine.name} (version {document.engine.version})")
+
+
+def finding_at(path: Path) -> FindingFile:
+    """The finding that a file holds. Raises Problem for anything else."""
+    if path.is_dir():
+        raise Problem(f"{path} is a folder; name the file of one finding")
+    item = next(items(path))
+    if isinstance(item, Replayed):
+        raise Problem(f"{item.path}: {item.why}")
+    if item.document is None:
+        raise Problem(
+            f"{path}: a scenario, which does not say what rule it breaks; kvoracle shrink stores its findings"
+        )
+    return item.document
 
 
 class _Engines:

@@ -52,8 +52,11 @@ REACH_SECONDS = 6.0
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the user asked for. ``seconds`` and ``scenarios`` (None: no limit): whichever is reached first. ``accept``: verdicts that are to be let through, and ``unseen`` for changed lines that
-    never ran. ``tolerance``: by what share a cost may be worse."""
+    """What the user asked for. ``seconds`` and ``scenarios`` (None: no limit): whichever is reached first.
+
+    ``accept``: verdicts that are to be let through, and ``unseen`` for changed lines that never ran. ``tolerance``: by
+    what share a cost may be worse.
+    """
 
     seconds: float
     scenarios: int | None = None
