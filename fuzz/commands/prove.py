@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from fuzz.engines.sources import source_tree
 from fuzz.findings import kvoracle_version
 from fuzz.proofs import UNDECIDED, exit_status, proofs_document, proofs_text
 from spec.cache import Cache
+from spec.engine_lookup import EngineLookup
+from spec.engine_masks import EngineBoundaries, EngineMask
 from spec.engine_split import EngineSplit
 from spec.ledger import ledger_text
 from spec.lift import ShapeChanged, SourceTree
@@ -196,11 +198,20 @@ def _target(engine: str, releases: tuple[str, ...]) -> Target:
 
 
 def _engine_premises(engine: str, source: Path) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What is taken for granted where the engine's function stands alone; the rows tell it if it cannot be lifted."""
-    try:
-        return ((f"split of {engine}, lifted from its source", EngineSplit(SourceTree(source)).premises),)
-    except ShapeChanged:
-        return ()
+    """What is taken for granted where the engine's functions stand alone; rows tell it if one cannot be lifted."""
+    tree = SourceTree(source)
+    lifted: dict[str, Callable[[], tuple[str, ...]]] = {
+        "split": lambda: EngineSplit(tree).premises,
+        "Mamba mask": lambda: EngineMask(tree, "mamba").premises,
+        "window's mask": lambda: EngineMask(tree, "swa").premises,
+        "boundary list": lambda: EngineBoundaries(tree).premises,
+        "lookups": lambda: EngineLookup(tree).premises,
+    }
+    told = []
+    for what, premises in lifted.items():
+        with suppress(ShapeChanged):
+            told.append((f"{what} of {engine}, lifted from its source", premises()))
+    return tuple(told)
 
 
 def _settings(

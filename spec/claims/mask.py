@@ -17,7 +17,9 @@ from spec.space import Outside
 PREMISES = (
     "the retention interval is a multiple of the scheduler block "
     "(_validate_prefix_cache_retention_interval in kv_cache_coordinator.py, all releases)",
-    "the junction is a multiple of the unit in which hits are granted (L1, proved for the reference's lookup)",
+    "the junction is a multiple of the unit in which hits are granted (L1, proved for the reference's lookup), and of "
+    "the scheduler block where masks floor to that; before 0.29 hits inside a block can put it elsewhere, which no row "
+    "covers (benchmarks/premises.py counts it on real traces)",
     "1 <= prompt, and start <= block < end: the mask holds the block in question",
 )
 

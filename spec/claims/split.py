@@ -15,8 +15,9 @@ from spec.domains import Features, Inputs, Sizes
 from spec.space import Outside
 
 PREMISES = (
-    "0 <= start, and start + asked <= known, asked >= 1: a step asks for tokens that the request has "
-    "(Scheduler.schedule takes the minimum with num_tokens_with_spec - num_computed_tokens, all releases)",
+    "0 <= start, and start + asked <= known, asked >= 1: a call that asks for tokens that the request has. Nothing is "
+    "said of the others: a decode that asks for drafts, too, and from 0.29 on a prefill whose last token is padded for "
+    "drafts (Scheduler.schedule; benchmarks/premises.py counts them on real traces)",
     "1 <= prompt <= known (Request, all releases)",
     "junction < known: a lookup is capped at the last token (KVCacheManager.get_computed_blocks, all releases)",
     "the junction is a multiple of the unit in which hits are granted (L1, proved for the reference's lookup)",
