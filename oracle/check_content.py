@@ -18,13 +18,15 @@ class Content:
 
     ``pending``: hashes that are new since the last step; what they name is looked for after the next one, since
     a hash is given when a step is planned. ``evicted``: hashes that blocks lost since the last step, by group and
-    digest; one that comes back on another block has moved.
+    digest; one that comes back on another block has moved. ``misnamed``: by group, what a wrong hash named and its
+    block does not hold, once that was reported.
     """
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.pending: list[Entry] = []
         self.evicted: dict[tuple[int, int], Entry] = {}
+        self.misnamed: dict[int, set[int]] = {}
 
     def entry_of(self, record: trace.Commit) -> Entry | None:
         """What the hash names: the tokens of the request it was made from, or what it named before it moved."""
@@ -104,8 +106,10 @@ class Content:
             memory.forward(chunks, self._report_read)
 
     def _report_read(self, read: Read) -> None:
-        """C2: a read that did not find its content."""
+        """C2: a read that did not find its content, unless the wrong hash that misled it was reported."""
         case = self.case
+        if read.needed in self.misnamed.get(read.group, ()):
+            return
         spec = case.groups[read.group]
         what = f"the state after {read.position} tokens" if spec.kind == "mamba" else f"position {read.position}"
         found = "nothing that was written" if read.found == UNWRITTEN else "other tokens"
@@ -156,8 +160,10 @@ class Content:
             expected=what,
             actual=held,
         )
-        case.memory.adopt(entry.group, entry.block, 0, entry.content)
-        case.memory.written.discard(entry.block)
+        # The block keeps what it holds: that may well be what its owner computes on from.
+        holds = content or []
+        wrong = {want for place, want in enumerate(entry.content) if holds[place : place + 1] != [want]}
+        self.misnamed.setdefault(entry.group, set()).update(wrong)
 
     def _words(self, content: list[int] | None, entry: Entry, is_state: bool) -> str:
         """What a block holds, in words."""

@@ -96,10 +96,6 @@ class Memory:
         """What a block holds as seen by ``group``, or None if another group (or nobody) wrote it."""
         return self.slots[block] if self.owner.get(block) == group else None
 
-    def adopt(self, group: int, block: int, offset: int, content: Sequence[int]) -> None:
-        """Make slots of a block hold ``content``, without a step: used once a fault has been reported."""
-        self._open(group, block)[offset : offset + len(content)] = content
-
     def _open(self, group: int, block: int) -> list[int]:
         """The slots of a block for writing by ``group``."""
         self._note_write(block)

@@ -427,3 +427,19 @@ def test_a_draft_layer_of_another_continuation_is_allowed_and_counted() -> None:
 
 def test_a_trace_that_breaks_off_is_called_not_judged(clean: tuple[trace.Header, Records]) -> None:
     assert verdict(clean[0], clean[1][: of(clean[1], trace.Step, 2)]).word == "not judged"
+
+
+def test_a_wrong_hash_on_a_running_state_is_one_finding_and_its_owner_reads_what_it_wrote(
+    clean: tuple[trace.Header, Records],
+) -> None:
+    """C1 says it all: the owner's own state is right, and whoever takes the hash at its word was warned of."""
+    header, records = clean[0], list(clean[1])
+    second = of(records, trace.Step, 1)
+    step = records[second]
+    assert isinstance(step, trace.Step)
+    assert (step.scheduled[0].request, step.scheduled[0].start, step.scheduled[0].tokens) == ("r0", 16, 4)
+    running = step.scheduled[0].blocks[1][-1]
+    records.insert(second, trace.Commit("r0", 1, running, 12, 1 << 40))
+    found = verdict(header, records, None).findings
+    assert {finding.rule for finding in found} == {"C1"}
+    assert found[0].block == running
