@@ -433,7 +433,8 @@ def test_a_wrong_hash_on_a_running_state_is_one_finding_and_its_owner_reads_what
     clean: tuple[trace.Header, Records],
 ) -> None:
     """C1 says it all: the owner's own state is right, and whoever takes the hash at its word was warned of."""
-    header, records = clean[0], list(clean[1])
+    # Without snapshots, which do not know of the hash that is planted here.
+    header, records = clean[0], [record for record in clean[1] if not isinstance(record, trace.Snapshot)]
     second = of(records, trace.Step, 1)
     step = records[second]
     assert isinstance(step, trace.Step)
