@@ -435,12 +435,12 @@ def test_a_wrong_hash_on_a_running_state_is_one_finding_and_its_owner_reads_what
     """C1 says it all: the owner's own state is right, and whoever takes the hash at its word was warned of."""
     # Without snapshots, which do not know of the hash that is planted here.
     header, records = clean[0], [record for record in clean[1] if not isinstance(record, trace.Snapshot)]
-    second = of(records, trace.Step, 1)
-    step = records[second]
+    first = of(records, trace.Step)
+    step = records[first]
     assert isinstance(step, trace.Step)
-    assert (step.scheduled[0].request, step.scheduled[0].start, step.scheduled[0].tokens) == ("r0", 16, 4)
+    assert (step.scheduled[0].request, step.scheduled[0].start, step.scheduled[0].tokens) == ("r0", 0, 16)
     running = step.scheduled[0].blocks[1][-1]
-    records.insert(second, trace.Commit("r0", 1, running, 12, 1 << 40))
+    records.insert(first, trace.Commit("r0", 1, running, 12, 1 << 40))
     found = verdict(header, records, None).findings
     assert {finding.rule for finding in found} == {"C1"}
     assert found[0].block == running
