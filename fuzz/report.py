@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from fuzz.campaign import State
-from fuzz.engines.open import policy_to_ask_for
+from fuzz.engines.open import is_conforming, policy_to_ask_for
 from fuzz.findings import FOLDER, EngineFacts, FindingFile, kvoracle_version, representatives
 from fuzz.generator import FEATURES
 from fuzz.shrink import size
@@ -64,10 +64,15 @@ def replay_advice(document: FindingFile, path: Path) -> Advice:
     """The advice for a finding that is stored in a file."""
     engine = document.engine
     policy = policy_to_ask_for(engine.name, engine.version, engine.release)
+    place = shlex.quote(str(path))
+    export = (
+        f"send {path}: it holds the scenario and needs nothing else to be replayed"
+        if is_conforming(engine.name)
+        else f"kvoracle replay {place} --export upstream (a test in vLLM's style) or --export issue (a bug report)"
+    )
     return Advice(
-        f"kvoracle replay {shlex.quote(str(path))} --engine {shlex.quote(engine.name)}"
-        + (f" --policy {policy}" if policy else ""),
-        f"send {path}: it holds the scenario and needs nothing else to be replayed",
+        f"kvoracle replay {place} --engine {shlex.quote(engine.name)}" + (f" --policy {policy}" if policy else ""),
+        export,
     )
 
 
