@@ -44,7 +44,7 @@ def generate(draw: Draw, swarm: Swarm) -> Scenario:
     blocks = draw_blocks(draw, swarm, kinds)
     hash_block, partial_hits = draw_hash_block(draw, swarm, kinds, blocks)
     drafts = _draw_drafts(draw, swarm, kinds, blocks)
-    groups = draw_groups(draw, swarm, kinds, blocks, drafts)
+    groups = draw_groups(draw, swarm, kinds, blocks, hash_block, drafts)
     block = math.lcm(*blocks)
     limits = _draw_limits(draw, swarm, blocks, drafts)
     features = _draw_features(draw, swarm, kinds, block, drafts, partial_hits)

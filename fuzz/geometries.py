@@ -102,15 +102,22 @@ def draw_hash_block(draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], bloc
 
 
 def draw_groups(
-    draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], blocks: list[int], drafts: int
+    draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], blocks: list[int], hash_block: int, drafts: int
 ) -> tuple[Group, ...]:
-    """The groups themselves: windows, and the mark of the draft model's group (never a Mamba group)."""
+    """The groups themselves: windows, the mark of the draft model's group (never a Mamba group), saved states."""
     attention = [number for number, kind in enumerate(kinds) if kind != "mamba"]
     marked = -1
     if drafts and attention and "eagle-flag" in swarm and draw.chance(75):
         marked = draw.choice(attention)
+    saves = draw.choice((1, hash_block)) if "checkpoint" in swarm and draw.chance(85) else 0
     return tuple(
-        Group(kind, block, _window(draw, block) if kind == "swa" else None, number == marked)
+        Group(
+            kind,
+            block,
+            _window(draw, block) if kind == "swa" else None,
+            number == marked,
+            saves if kind == "mamba" else 0,
+        )
         for number, (kind, block) in enumerate(zip(kinds, blocks, strict=True))
     )
 

@@ -124,6 +124,10 @@ def features(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, limits=replace(scenario.limits, long_prefill_threshold=0))
     if any(group.eagle for group in scenario.geometry.groups):
         yield _with_groups(scenario, tuple(replace(group, eagle=False) for group in scenario.geometry.groups))
+    for saves in (0, 1):
+        if any(group.checkpoint > saves for group in scenario.geometry.groups):
+            less = (replace(group, checkpoint=min(group.checkpoint, saves)) for group in scenario.geometry.groups)
+            yield _with_groups(scenario, tuple(less))
     for request in scenario.requests():
         if request.priority:
             yield _with_request(scenario, replace(request, priority=0))
@@ -220,7 +224,10 @@ def _scaled(scenario: Scenario, unit: int, smaller: int, rest: Callable[[int, in
 
 def _resized(scenario: Scenario, blocks: list[int], hash_block: int) -> Scenario:
     """The scenario with other block sizes, group by group; retention keeps its number of blocks."""
-    groups = tuple(replace(g, block=block) for g, block in zip(scenario.geometry.groups, blocks, strict=True))
+    groups = tuple(
+        replace(g, block=block, checkpoint=hash_block if g.checkpoint > 1 else g.checkpoint)
+        for g, block in zip(scenario.geometry.groups, blocks, strict=True)
+    )
     geometry = replace(scenario.geometry, hash_block=hash_block)
     return _with_retention(scenario, _with_groups(replace(scenario, geometry=geometry), groups))
 

@@ -65,6 +65,20 @@ def _retention_without_sparse(scenario: Scenario) -> str:
     return ""
 
 
+def _no_checkpoints(scenario: Scenario) -> str:
+    """``MambaSpec`` has no blocks for states that are saved inside a chunk before 0.29."""
+    if any(group.checkpoint for group in scenario.geometry.groups):
+        return "states are saved inside a chunk; this release has no blocks for them"
+    return ""
+
+
+def _coarse_checkpoints(scenario: Scenario) -> str:
+    """``MambaSpec`` of 0.29 has no unit for the positions: any will do."""
+    if any(group.checkpoint > 1 for group in scenario.geometry.groups):
+        return "states are saved inside a chunk in units of several tokens; this release knows no unit"
+    return ""
+
+
 def _budget_within_drafts(scenario: Scenario) -> str:
     """``VllmConfig._set_max_num_scheduled_tokens``: the budget must exceed the lookahead tokens."""
     if scenario.features.drafts > 0 and scenario.limits.budget <= scenario.features.drafts:
@@ -79,6 +93,8 @@ _RULES: tuple[tuple[Release, Release, Callable[[Scenario], str]], ...] = (
     ((0, 26), (0, 27), _fine_hits_beside_window),
     ((0, 26), (0, 28), _one_spec_only),
     ((0, 26), (0, 28), _retention_without_sparse),
+    ((0, 26), (0, 28), _no_checkpoints),
+    ((0, 29), (0, 29), _coarse_checkpoints),
     ((0, 33), (9, 99), _budget_within_drafts),
 )
 
@@ -87,6 +103,7 @@ _WITHHELD: tuple[tuple[Release, Release, str], ...] = (
     ((0, 26), (0, 26), "tiny-budget"),
     ((0, 26), (0, 27), "wide-mamba"),
     ((0, 26), (0, 27), "fine-swa"),
+    ((0, 26), (0, 28), "checkpoint"),
 )
 
 

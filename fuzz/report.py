@@ -188,7 +188,8 @@ def scenario_lines(scenario: Scenario) -> list[str]:
 def _group(group: Group) -> str:
     window = f", window {group.window}" if group.window is not None else ""
     draft = ", draft layers" if group.eagle else ""
-    return f"{group.kind}({group.block}{window}{draft})"
+    saves = f", saves states every {group.checkpoint} inside a chunk" if group.checkpoint else ""
+    return f"{group.kind}({group.block}{window}{draft}{saves})"
 
 
 def _features(features: Features) -> str:

@@ -46,6 +46,10 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "abort": (35, "aborts before a step"),
     "abort-in-flight": (35, "aborts between a step and its output"),
     "reset": (25, "resets of the prefix cache"),
+    "checkpoint": (
+        0,
+        "states saved inside a prefill chunk; content and retention are then not judged (only when asked)",
+    ),
 }
 
 FEATURES: tuple[str, ...] = tuple(_FEATURES)
@@ -61,6 +65,7 @@ _NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "eagle-flag": (("eagle",),),
     "block-drop": (("eagle",),),
     "async-deep": (("async",),),
+    "checkpoint": (("mamba",),),
     "retention-zero": (("mamba", "swa"),),
     "retention-interval": (("mamba", "swa"),),
 }

@@ -73,6 +73,7 @@ class Case:
             partial_hits=setup.partial_hits,
             lookahead=setup.lookahead_hash,
             exact_junction=setup.exact_junction,
+            checkpoint_alignment=setup.checkpoint_alignment,
         )
         self.prefixes = Prefixes()
         self.index = CacheIndex()

@@ -93,7 +93,7 @@ class Judge:
             for rule in NEEDED_BY.get(point, ()):
                 reasons.setdefault(rule, f"this build has no decision point for {point}")
         if header.setup.checkpoint_alignment:
-            for rule in ("S3", "C1", "C2", "M3", "R1", "R2"):
+            for rule in ("S2", "S3", "S4", "C1", "C2", "M3", "R1", "R2"):
                 reasons.setdefault(rule, "states saved inside a chunk are not modelled")
         if case.policy is None:
             for rule in ("M1", "M2", "M3", "R2", "S4"):

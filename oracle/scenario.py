@@ -26,13 +26,16 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     ``block`` is the group's block size in tokens. ``window`` is the attention window in tokens
     (``swa`` only). ``eagle`` marks the group that holds the draft model's layers; when drafts are on
-    and no group is marked, the engine treats every group as marked.
+    and no group is marked, the engine treats every group as marked. ``checkpoint`` (``mamba`` only): the backend saves
+    a state inside a prefill chunk, at a position that lies a multiple of so many tokens after its start (0: it saves
+    none).
     """
 
     kind: GroupKind
     block: int
     window: int | None = None
     eagle: bool = False
+    checkpoint: int = 0
 
 
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -142,8 +142,8 @@ def blocks_for_request(geometry: Geometry, features: Features, prompt: int, max_
     of the last step, which are the known tokens, the drafts to verify, the lookahead slots of the next
     drafts, and what is in flight. One more when hits end inside a block: the hit block and its private
     copy are held together. (A sliding window frees what it has passed, so it needs no more than this.)
-    Mamba: the running state, the previous one, one per draft, one for a copy, one spare, and one per step
-    in flight, in which nothing may be freed yet. Source: ``allocate_slots`` and ``MambaManager`` of the
+    Mamba: the running state, the previous one, one per draft, one for a copy, one spare, one where states are saved
+    inside a chunk, and one per step in flight, in which nothing may be freed yet. Source: ``allocate_slots`` and ``MambaManager`` of the
     releases, and the pool sizes of a driver that ran on all of them without a request being stuck.
     """
     drafts, depth = features.drafts, features.async_depth
@@ -151,7 +151,8 @@ def blocks_for_request(geometry: Geometry, features: Features, prompt: int, max_
     copies = 1 if hits_inside_blocks(geometry) else 0
     blocks = 0
     for group in geometry.groups:
-        blocks += 4 + drafts + depth if group.kind == "mamba" else -(-slots // group.block) + copies
+        states = 4 + drafts + depth + (group.checkpoint > 0)
+        blocks += states if group.kind == "mamba" else -(-slots // group.block) + copies
     return blocks
 
 
@@ -180,6 +181,10 @@ def _check_groups(scenario: Scenario) -> Iterator[str]:
             yield f"{name}: window is {group.window}; it must be at least 1 token"
         if group.kind != "swa" and group.window is not None:
             yield f"{name}: window is set; only a sliding-window group has one"
+        if group.kind != "mamba" and group.checkpoint:
+            yield f"{name}: checkpoint is set; only a Mamba group has one"
+        if group.kind == "mamba" and group.checkpoint not in (0, 1, scenario.geometry.hash_block):
+            yield f"{name}: checkpoint is {group.checkpoint}; it must be 0, 1 or hash_block, in tokens"
         if group.eagle and scenario.features.drafts == 0:
             yield f"{name}: eagle is set but features.drafts is 0; a draft group needs draft tokens"
         # The worker moves one boundary state a step, so a verifying step may pass one boundary at most.

@@ -32,6 +32,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import hashlib
 import json
@@ -528,6 +529,19 @@ def deepen(engine: SimpleNamespace, config: Any, depth: int) -> None:
     object.__setattr__(config, "__class__", deep)
 
 
+def saved_states(engine: SimpleNamespace, unit: int) -> dict[str, Any]:
+    """What a Mamba spec says of states that the backend saves inside a chunk, in units of so many tokens."""
+    if not unit:
+        return {}
+    fields = {field.name for field in dataclasses.fields(engine.kv.MambaSpec)}
+    told = {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": unit}
+    if unit == 1 and "prefill_checkpoint_alignment" not in fields:
+        del told["prefill_checkpoint_alignment"]  # then any position will do
+    if not told.keys() <= fields:
+        raise Refused(f"this build saves no states inside a chunk in units of {unit} tokens")
+    return told
+
+
 def group_spec(engine: SimpleNamespace, group: dict[str, Any], drafts: int) -> Any:
     """The engine's spec of one KV-cache group."""
     kind, block = group["kind"], group["block"]
@@ -538,6 +552,7 @@ def group_spec(engine: SimpleNamespace, group: dict[str, Any], drafts: int) -> A
             dtypes=(engine.torch.float32,),
             mamba_cache_mode="align",
             num_speculative_blocks=drafts,
+            **saved_states(engine, group.get("checkpoint", 0)),
         )
     shape = {"block_size": block, "num_kv_heads": 1, "head_size": 8, "dtype": engine.torch.bfloat16}
     if kind == "swa":

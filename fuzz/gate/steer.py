@@ -24,6 +24,10 @@ LIVENESS = ("small-pool", "optimistic", "spread", "late-sibling", "shared-prefix
 """Features under which requests get into each other's way, so that one may never end."""
 
 
+SAVED_STATES = frozenset({"split", "masks", "commit", "tails", "allocate"})
+"""Decision points that also have a case for backends that save a state inside a chunk."""
+
+
 def generated(
     seed: int, without: tuple[str, ...], points: Collection[str], refused: Callable[[Scenario], bool]
 ) -> Iterator[Scenario]:
@@ -32,11 +36,21 @@ def generated(
     ``refused``: whether a build is known not to start with a scenario.
     """
     steered = _steered(seed, without, points) if NEEDED.keys() & points else count(1, 2)
+    saves = "checkpoint" not in without and bool(SAVED_STATES & {*points})
     for even, odd in zip(count(0, 2), steered, strict=False):
-        for index in (even, odd):
-            scenario = scenario_at(seed, index, without=without)
-            if not refused(scenario):
-                yield scenario
+        yield from _unless(refused, scenario_at(seed, even, without=without))
+        only = _with_saved_states(seed, odd, without) if saves and odd % 4 == 3 else ()
+        yield from _unless(refused, scenario_at(seed, odd, only=only, without=without))
+
+
+def _unless(refused: Callable[[Scenario], bool], scenario: Scenario) -> Iterator[Scenario]:
+    if not refused(scenario):
+        yield scenario
+
+
+def _with_saved_states(seed: int, index: int, without: tuple[str, ...]) -> tuple[str, ...]:
+    """The features that scenario ``index`` has anyhow, and states that are saved inside a chunk."""
+    return (*sorted(swarm_at(seed, index, without=without).on), "mamba", "checkpoint")
 
 
 def _steered(seed: int, without: tuple[str, ...], points: Collection[str]) -> Iterator[int]:

@@ -55,9 +55,10 @@ def test_a_rule_holds_on_its_releases_and_on_no_other(name: str) -> None:
 
 
 def test_what_is_withheld_from_old_releases() -> None:
-    assert withheld_features("0.26.0") == ("tiny-budget", "wide-mamba", "fine-swa")
-    assert withheld_features("0.27.1") == ("wide-mamba", "fine-swa")
-    assert all(withheld_features(release) == () for release in RELEASES[2:])
+    assert withheld_features("0.26.0") == ("tiny-budget", "wide-mamba", "fine-swa", "checkpoint")
+    assert withheld_features("0.27.1") == ("wide-mamba", "fine-swa", "checkpoint")
+    assert withheld_features("0.28.0") == ("checkpoint",)
+    assert all(withheld_features(release) == () for release in RELEASES[3:])
 
 
 def test_a_release_that_is_none_is_an_error() -> None:
