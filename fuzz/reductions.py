@@ -122,12 +122,23 @@ def features(scenario: Scenario) -> Iterator[Scenario]:
         yield _with_features(scenario, replace(on, async_depth=1))
     if scenario.limits.long_prefill_threshold:
         yield replace(scenario, limits=replace(scenario.limits, long_prefill_threshold=0))
-    if any(group.eagle for group in scenario.geometry.groups):
-        yield _with_groups(scenario, tuple(replace(group, eagle=False) for group in scenario.geometry.groups))
+    yield from _plainer_groups(scenario)
+    yield from _plainer_requests(scenario)
+
+
+def _plainer_groups(scenario: Scenario) -> Iterator[Scenario]:
+    """No mark of the draft model, no states saved inside a chunk, or saved anywhere."""
+    groups = scenario.geometry.groups
+    if any(group.eagle for group in groups):
+        yield _with_groups(scenario, tuple(replace(group, eagle=False) for group in groups))
     for saves in (0, 1):
-        if any(group.checkpoint > saves for group in scenario.geometry.groups):
-            less = (replace(group, checkpoint=min(group.checkpoint, saves)) for group in scenario.geometry.groups)
+        if any(group.checkpoint > saves for group in groups):
+            less = (replace(group, checkpoint=min(group.checkpoint, saves)) for group in groups)
             yield _with_groups(scenario, tuple(less))
+
+
+def _plainer_requests(scenario: Scenario) -> Iterator[Scenario]:
+    """A request without priority, or with fewer accepted drafts."""
     for request in scenario.requests():
         if request.priority:
             yield _with_request(scenario, replace(request, priority=0))

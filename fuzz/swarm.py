@@ -48,7 +48,7 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "reset": (25, "resets of the prefix cache"),
     "checkpoint": (
         0,
-        "states saved inside a prefill chunk; content and retention are then not judged (only when asked)",
+        "states saved inside a prefill chunk; their content is not judged (only when asked)",
     ),
 }
 

@@ -143,8 +143,9 @@ def blocks_for_request(geometry: Geometry, features: Features, prompt: int, max_
     drafts, and what is in flight. One more when hits end inside a block: the hit block and its private
     copy are held together. (A sliding window frees what it has passed, so it needs no more than this.)
     Mamba: the running state, the previous one, one per draft, one for a copy, one spare, one where states are saved
-    inside a chunk, and one per step in flight, in which nothing may be freed yet. Source: ``allocate_slots`` and ``MambaManager`` of the
-    releases, and the pool sizes of a driver that ran on all of them without a request being stuck.
+    inside a chunk, and one per step in flight, in which nothing may be freed yet. Source: ``allocate_slots`` and
+    ``MambaManager`` of the releases, and the pool sizes of a driver that ran on all of them without a request being
+    stuck.
     """
     drafts, depth = features.drafts, features.async_depth
     slots = prompt + max_output - 1 + 2 * drafts + depth * (1 + drafts)
