@@ -434,7 +434,9 @@ def key_of(value: Any) -> Any:
 
 def numbers(value: Any) -> tuple[int, ...]:
     """The numbers of the unknowns in a value."""
-    return () if isinstance(value, int) else tuple(dict.fromkeys(number for monomial in value.terms for number in monomial))
+    if isinstance(value, int):
+        return ()
+    return tuple(dict.fromkeys(number for monomial in value.terms for number in monomial))
 
 
 def multiples(space: Space, value: Any, unit: Any) -> tuple[Any, Any]:
