@@ -49,7 +49,8 @@ class Account:
 
     def add(self, one: Compared, seconds: float) -> tuple[Signature, ...]:
         """Count a scenario; the signatures that were not seen before."""
-        self.ran_lines(one.sides[1].lines)
+        self._lines |= one.sides[1].lines
+        self._functions.update(self._functions_of(one.sides[1].lines))
         if one.comparison is None:
             return self._add_unrun(one)
         self.scenarios += 1
@@ -78,11 +79,12 @@ class Account:
             known.smallest = one
         return False
 
-    def ran_lines(self, lines: Lines) -> None:
-        """Watched lines ran in one scenario, or at import."""
+    def ran_at_import(self, lines: Lines) -> None:
+        """Watched lines ran while the candidate was loaded, in no scenario."""
         self._lines |= lines
-        functions = {(change.file, change.qualname) for line in lines if (change := self._line_of.get(line))}
-        self._functions.update(functions)
+
+    def _functions_of(self, lines: Lines) -> set[Key]:
+        return {(change.file, change.qualname) for line in lines if (change := self._line_of.get(line))}
 
     @property
     def one_sided(self) -> int:

@@ -127,7 +127,7 @@ class Gate:
             self._prove(len(cores))
         with self._phase("load"):
             pair.wait()
-            self.account.ran_lines(pair.lines_at_import)
+            self.account.ran_at_import(pair.lines_at_import)
         with self._phase("known findings"):
             self._recheck(pair)
         with self._phase("vectors"):

@@ -12,6 +12,7 @@ from fuzz.engines.open import Prepared
 from fuzz.engines.provision import Launch
 from fuzz.gate.account import Account
 from fuzz.gate.changes import Change
+from fuzz.gate.formats import words
 from fuzz.gate.gate import Gate, Settings
 from fuzz.gate.model import Control, GateReport, Place
 from fuzz.gate.pair import Compared
@@ -89,7 +90,7 @@ def test_a_signature_is_new_once_and_its_smallest_scenario_is_kept() -> None:
 
 def test_changed_lines_that_never_ran_are_listed_unless_the_function_is_proved_equal() -> None:
     made = account(IDENTICAL)
-    made.ran_lines(frozenset({(CHANGE.file, 12)}))
+    made.ran_at_import(frozenset({(CHANGE.file, 12)}))
     (ground,) = made.grounds({}, "0.33.0")
     assert (ground.status, ground.lines_hit, ground.lines_unseen) == ("executed", (12,), (13,))
     (ground,) = made.grounds({(CHANGE.file, CHANGE.qualname): "M3"}, "0.33.0")
@@ -115,7 +116,7 @@ def gate(made: Account, *, caught: bool = True, controls: int = 1, **settings: o
 
 def seen_whole(*comparisons: Comparison | None) -> Account:
     made = account(*comparisons)
-    made.ran_lines(frozenset({(CHANGE.file, 12), (CHANGE.file, 13)}))
+    made.ran_at_import(frozenset({(CHANGE.file, 12), (CHANGE.file, 13)}))
     return made
 
 
@@ -163,3 +164,14 @@ def test_scenarios_that_one_build_cannot_run_are_no_pass() -> None:
     made.add(compared(None, candidate=Ran(b"", Costs(), (), frozenset(), "refused: no")), 1.0)
     assert gate(made).exit_status == 2
     assert gate(seen_whole(*[IDENTICAL] * 50)).exit_status == 0
+
+
+def test_what_runs_at_import_is_counted_as_no_scenario() -> None:
+    made = account(IDENTICAL)
+    made.ran_at_import(frozenset({(CHANGE.file, 12)}))
+    (ground,) = made.grounds({}, "0.33.0")
+    assert ground.scenarios == 0
+    assert words.ground(ground).startswith("executed at import only with 1 of 2 changed lines")
+    made.add(compared(IDENTICAL, candidate=Ran(b"", Costs(), (), frozenset({(CHANGE.file, 13)}))), 1.0)
+    (ground,) = made.grounds({}, "0.33.0")
+    assert (ground.scenarios, ground.lines_unseen) == (1, ())

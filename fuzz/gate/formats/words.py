@@ -90,8 +90,8 @@ def signature(one: Signature) -> str:
 def ground(one: Ground) -> str:
     """What was done about a changed function."""
     if one.status == "executed":
-        words = f"executed in {count(one.scenarios, 'scenario')} with {len(one.lines_hit)} of "
-        words += count(len(one.lines), "changed line")
+        where = f"in {count(one.scenarios, 'scenario')}" if one.scenarios else "at import only"
+        words = f"executed {where} with {len(one.lines_hit)} of {count(len(one.lines), 'changed line')}"
     else:
         words = one.status
     if one.lines_unseen and one.status == "executed":
