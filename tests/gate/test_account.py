@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from fuzz.gate.gate import Gate, Settings
 from fuzz.gate.model import Control, GateReport, Place
 from fuzz.gate.pair import Compared
 from fuzz.gate.side import Ran
+from fuzz.known import Known
 from oracle.compare import Comparison, Difference
 from oracle.costs import Costs
 from oracle.decisions import Decision
@@ -102,16 +104,21 @@ def test_changed_lines_that_never_ran_are_listed_unless_the_function_is_proved_e
 # --- exit statuses -----------------------------------------------------------------------------------
 
 
-def gate(made: Account, *, caught: bool = True, controls: int = 1, **settings: object) -> GateReport:
-    """The report of a run that saw this."""
+def gate_of(made: Account, *, caught: bool = True, controls: int = 1, **settings: object) -> Gate:
+    """A run that saw this."""
     launch = Launch(Path("python"), (), "0.33.0", "0.33.0", "vllm 0.33.0")
     prepared = Prepared(parse_engine_name("vllm==0.33.0"), launch, "0.33.0", None, "vllm 0.33.0")
     chosen = {"seconds": 60.0, "seed": 1, "tolerance": 0.0, "accept": frozenset(), "require_proof": False,
               "known": (), "today": datetime.date(2026, 1, 1), "folder": Path()} | settings  # fmt: skip
-    run = Gate((prepared), prepared, (Path(), Path()), Settings(**chosen), lambda line: None)  # type: ignore[arg-type]
+    run = Gate(prepared, prepared, (Path(), Path()), Settings(**chosen), lambda line: None)  # type: ignore[arg-type]
     run.account = made
     run.controls = [Control("one", "a fault", PLACE, caught, 3)] * controls
-    return run._report()
+    return run
+
+
+def gate(made: Account, **options: Any) -> GateReport:
+    """The report of a run that saw this."""
+    return gate_of(made, **options)._report()
 
 
 def seen_whole(*comparisons: Comparison | None) -> Account:
@@ -175,3 +182,39 @@ def test_what_runs_at_import_is_counted_as_no_scenario() -> None:
     made.add(compared(IDENTICAL, candidate=Ran(b"", Costs(), (), frozenset({(CHANGE.file, 13)}))), 1.0)
     (ground,) = made.grounds({}, "0.33.0")
     assert (ground.scenarios, ground.lines_unseen) == (1, ())
+
+
+# --- known findings ----------------------------------------------------------------------------------
+
+
+class Sees:
+    """A pair of builds on which every scenario compares like this."""
+
+    def __init__(self, comparison: Comparison | None) -> None:
+        self.comparison = comparison
+
+    def one(self, _: Scenario) -> Compared:
+        if self.comparison is None:
+            return compared(None, candidate=Ran(b"", Costs(), (), frozenset(), "refused: no"))
+        return compared(self.comparison)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expires", "status", "is_excused", "exit_status"),
+    [
+        (BREAKS, datetime.date(2030, 1, 1), "still there", True, 0),
+        (BREAKS, datetime.date(2020, 1, 1), "still there, expired on 2020-01-01", False, 1),
+        (IDENTICAL, datetime.date(2030, 1, 1), "no longer there", False, 1),
+        (None, datetime.date(2030, 1, 1), "could not run: refused: no", False, 1),
+    ],
+)
+def test_a_known_finding_excuses_only_while_its_scenario_shows_it(
+    seen: Comparison | None, expires: datetime.date, status: str, is_excused: bool, exit_status: int
+) -> None:
+    entry = Known(("S2", "split", "full"), SCENARIO, "mended upstream", "public report 1", expires)
+    run = gate_of(seen_whole(BREAKS), known=(entry,))
+    run._recheck(Sees(seen))  # type: ignore[arg-type]
+    report = run._report()
+    assert [one.status for one in report.known] == [status]
+    assert bool(report.findings[0].known) == is_excused
+    assert report.exit_status == exit_status
