@@ -40,8 +40,8 @@ class Known(msgspec.Struct, frozen=True):
         return today >= self.expires
 
 
-def load_known(path: Path) -> tuple[Known, ...]:
-    """Read the file. Raises BadKnown for anything that is not as ``kvoracle fuzz --help`` describes it."""
+def load_known(path: Path, also: tuple[str, ...] = ()) -> tuple[Known, ...]:
+    """Read the file. ``also``: what may stand for a rule in a signature. Raises BadKnown for anything that is not as ``kvoracle fuzz --help`` describes it."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -52,14 +52,14 @@ def load_known(path: Path) -> tuple[Known, ...]:
     if document or not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         stray = f" (found {', '.join(document)})" if document else ""
         raise BadKnown(f"--known {path}: it holds [[known]] tables and nothing else{stray}")
-    known = tuple(_entry(entry, f"--known {path}, entry {n}", path.parent) for n, entry in enumerate(entries, 1))
+    known = tuple(_entry(entry, f"--known {path}, entry {n}", path.parent, also) for n, entry in enumerate(entries, 1))
     signatures = [entry.signature for entry in known]
     if twice := next((s for s in signatures if signatures.count(s) > 1), None):
         raise BadKnown(f"--known {path}: {' '.join(twice)} is listed twice; keep one entry")
     return known
 
 
-def _entry(entry: dict[str, Any], where: str, folder: Path) -> Known:
+def _entry(entry: dict[str, Any], where: str, folder: Path, also: tuple[str, ...]) -> Known:
     for name in entry:
         if name not in _FIELDS:
             near = difflib.get_close_matches(name, _FIELDS, n=1)
@@ -70,7 +70,7 @@ def _entry(entry: dict[str, Any], where: str, folder: Path) -> Known:
     signature, expires = entry["signature"], entry["expires"]
     if not (isinstance(signature, list) and len(signature) == 3 and all(isinstance(s, str) for s in signature)):
         raise BadKnown(f'{where}: signature must be ["RULE", "decision", "geometry"], as a summary prints it')
-    if signature[0] not in RULES:
+    if signature[0] not in RULES and signature[0] not in also:
         raise BadKnown(f"{where}: {signature[0]}: {no_such_rule(signature[0])}")
     if isinstance(expires, datetime.datetime) or not isinstance(expires, datetime.date):
         raise BadKnown(f"{where}: expires must be a date like 2026-12-31, without quotes")

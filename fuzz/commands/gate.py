@@ -17,6 +17,7 @@ from fuzz.findings import check_writable, engine_folder
 from fuzz.gate.formats import github, html, json_, junit, markdown, sarif, text
 from fuzz.gate.gate import Gate, Settings
 from fuzz.gate.model import GateReport
+from fuzz.gate.pair import COST
 from fuzz.known import load_known
 
 FORMATS: dict[str, Callable[[GateReport], str]] = {
@@ -86,7 +87,7 @@ def gate(
     Exit status: 0 it may go in, 1 it regresses or cannot be compared, 2 could not judge.
     """
     outputs = _checked(outputs)
-    known = load_known(Path(known_file)) if known_file else ()
+    known = load_known(Path(known_file), (COST,)) if known_file else ()
     check_writable(engine_folder(Path(folder), engine))
     declared = checked_policy(policy)
     sides = [_build(name, torch_index, allow_cuda) for name in (baseline, engine)]

@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fuzz.engines.names import parse_engine_name
@@ -16,9 +17,9 @@ from fuzz.gate.changes import Change
 from fuzz.gate.formats import words
 from fuzz.gate.gate import Gate, Settings
 from fuzz.gate.model import Control, GateReport, Place
-from fuzz.gate.pair import Compared
+from fuzz.gate.pair import COST, Compared
 from fuzz.gate.side import Ran
-from fuzz.known import Known
+from fuzz.known import BadKnown, Known, load_known
 from oracle.compare import Comparison, Difference
 from oracle.costs import Costs
 from oracle.decisions import Decision
@@ -218,3 +219,15 @@ def test_a_known_finding_excuses_only_while_its_scenario_shows_it(
     assert [one.status for one in report.known] == [status]
     assert bool(report.findings[0].known) == is_excused
     assert report.exit_status == exit_status
+
+
+def test_a_cost_can_be_known_to_a_gate_and_to_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    scenario = msgspec.json.encode(SCENARIO).decode()
+    file.write_text(
+        f"[[known]]\nsignature = ['COST', 'split', 'full']\nscenario = '{scenario}'\n"
+        "reason = 'one step more'\nreport = 'none'\nexpires = 2030-01-01\n"
+    )
+    assert load_known(file, (COST,))[0].signature == ("COST", "split", "full")
+    with pytest.raises(BadKnown, match="no such rule"):
+        load_known(file)
