@@ -41,7 +41,10 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def load_known(path: Path, also: tuple[str, ...] = ()) -> tuple[Known, ...]:
-    """Read the file. ``also``: what may stand for a rule in a signature. Raises BadKnown for anything that is not as ``kvoracle fuzz --help`` describes it."""
+    """Read the file. ``also``: what may stand for a rule in a signature.
+
+    Raises BadKnown for anything that is not as ``kvoracle fuzz --help`` describes it.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
