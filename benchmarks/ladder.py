@@ -44,6 +44,7 @@ PROOF_SECONDS = 15.0
 """For inputs on which a mutant differs; enough for the quick domains, where most differ."""
 EQUALITY_SECONDS = 240.0
 """For the proof that a mutant that nothing has caught is equal."""
+SURVIVORS = Path(__file__).with_name("ladder_survivors.json")
 DIRECTED_MAX = 400
 REACH_SECONDS = 6.0
 
@@ -183,6 +184,19 @@ def table(rungs: list[Rung]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def survivors(rungs: list[Rung]) -> str:
+    """Why the gate did not catch what it did not, as somebody found who read the source; data, no proof."""
+    reasons: dict[str, str] = msgspec.json.decode(SURVIVORS.read_bytes()) if SURVIVORS.exists() else {}
+    left = [rung for rung in rungs if rung.verdict == "identical"]
+    lines = [f"- {rung.name}: {reasons.get(rung.name, 'not looked into')}" for rung in left]
+    unlike = [rung for rung in left if not reasons.get(rung.name, "").startswith("No difference")]
+    caught_ones = sum(rung.is_caught for rung in rungs)
+    share = 100 * caught_ones / max(1, caught_ones + len(unlike))
+    lines.append(f"- Without those that make no difference by reading: {caught_ones} of {caught_ones + len(unlike)}"
+                 f" ({share:.0f} %).")  # fmt: skip
+    return "\n## Survivors\n\n" + "\n".join(lines) + "\n"
+
+
 def read(results: Path) -> list[Rung]:
     """The rows that are stored; a last line that was cut off is none."""
     lines = results.read_bytes().splitlines() if results.exists() else []
@@ -217,7 +231,8 @@ def main(engine: str, results: Path, seconds: float, seed: int, report: bool) ->
                 file.write(msgspec.json.encode(rung) + b"\n")
             click.echo(f"{name}: {rung.verdict} {rung.layer} {rung.seconds:.0f} s: {rung.what}", err=True)
         ladder.baseline.close()
-    click.echo(table(read(results)), nl=False)
+    rungs = read(results)
+    click.echo(table(rungs) + survivors(rungs), nl=False)
 
 
 if __name__ == "__main__":
