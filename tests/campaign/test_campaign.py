@@ -217,7 +217,9 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path, by: str, status: int) -> No
         start_new_session=True,
     )
     try:
-        # Without a finding there is nothing to see from outside; it may then be loading or fuzzing.
+        assert campaign.stdout is not None
+        heading = campaign.stdout.readline()  # the first that it prints, once it is up
+        # Without a finding there is nothing more to see from outside; it may then be loading or fuzzing.
         wait_until(lambda: status == 2 or list(tmp_path.rglob("[!.]*.json")))
         time.sleep(2.0)
         os.killpg(campaign.pid, signal.SIGINT)
@@ -226,6 +228,7 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path, by: str, status: int) -> No
         campaign.kill()
     assert campaign.returncode == status
     assert "Traceback" not in told
+    assert heading.startswith("kvoracle")
     assert "interrupted" in told + printed
 
 
