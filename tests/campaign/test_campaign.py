@@ -215,6 +215,8 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path, by: str, status: int) -> No
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Whoever runs the tests in the background of a shell ignores interruptions, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no thread runs here)
     )
     try:
         assert campaign.stdout is not None

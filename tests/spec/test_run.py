@@ -128,6 +128,8 @@ def test_an_interruption_ends_a_run_whose_task_hangs(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Whoever runs the tests in the background of a shell ignores interruptions, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no thread runs here)
     )
     assert ours.stdout is not None
     worker = int(ours.stdout.readline())
