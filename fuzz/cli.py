@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from fuzz.commands import common
-from fuzz.commands.bisect import bisect
-from fuzz.commands.engines import engines
-from fuzz.commands.explain import explain
-from fuzz.commands.features import features
-from fuzz.commands.fuzz import fuzz
-from fuzz.commands.gate import gate
-from fuzz.commands.judge import judge
-from fuzz.commands.prove import prove
-from fuzz.commands.replay import replay
-from fuzz.commands.schema import schema
-from fuzz.commands.selftest import selftest
-from fuzz.commands.shrink import shrink
 from fuzz.findings import kvoracle_version
 
+COMMANDS = (
+    "bisect",
+    "engines",
+    "explain",
+    "features",
+    "fuzz",
+    "gate",
+    "judge",
+    "prove",
+    "replay",
+    "schema",
+    "selftest",
+    "shrink",
+)
 
-@click.group(cls=common.Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Commands(common.Group):
+    """Loads a command when it is called: a campaign's workers, too, begin here, and have no use for Z3."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"fuzz.commands.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(kvoracle_version(), prog_name="kvoracle")
 def cli() -> None:
     """Check the prefix-cache side of vLLM's V1 scheduler, on real builds, without a GPU.
 
     Exit status: 0 clean, 1 findings, 2 could not judge (one line on stderr says why).
     """
-
-
-for command in (fuzz, gate, judge, replay, bisect, shrink, prove, explain, engines, features, schema, selftest):
-    cli.add_command(command)
 
 
 def main() -> None:
