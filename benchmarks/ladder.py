@@ -9,33 +9,29 @@ is one that regresses or is incomparable in a scenario that shows it again when 
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from fuzz.confirm import Confirmation
+from fuzz import worker
 from fuzz.engines.open import Prepared, prepare_engine
 from fuzz.engines.sources import source_tree
-from fuzz.gate.changes import changed_functions, decision_points
-from fuzz.gate.directed import mask_scenarios, split_calls
+from fuzz.gate.changes import Change, changed_functions, decision_points
+from fuzz.gate.directed import directed
 from fuzz.gate.equality import Equality, prove_equality
 from fuzz.gate.model import Layer
 from fuzz.gate.mutants import Mutant, draw, mutants
 from fuzz.gate.pair import Compared, Pair
-from fuzz.gate.side import Reach, Side, SideError
-from fuzz.gate.steer import generated
-from fuzz.supported import unsupported, withheld
-from fuzz.vectors import vectors
+from fuzz.gate.side import Side, SideError
+from fuzz.gate.steer import Supply
 from oracle.scenario import Scenario
 
 PER_GROUP = {"split": 25, "masks": 10, "lookup": 10, "commit": 10, "schedule": 5}
@@ -45,7 +41,6 @@ PROOF_SECONDS = 15.0
 EQUALITY_SECONDS = 240.0
 """For the proof that a mutant that nothing has caught is equal."""
 SURVIVORS = Path(__file__).with_name("ladder_survivors.json")
-DIRECTED_MAX = 400
 REACH_SECONDS = 6.0
 
 
@@ -80,7 +75,7 @@ class Ladder:
         self.prepared: Prepared = replace(prepare_engine(engine, say=say), release=None)
         self.source = source_tree(engine, say=say)
         self.seconds, self.seed = seconds, seed
-        self.cores = sorted(os.sched_getaffinity(0))
+        self.cores = worker.cores()
         self.baseline = Side(self.prepared, self.cores[0])
 
     def climb(self, mutant: Mutant, name: str) -> Rung:
@@ -90,33 +85,37 @@ class Ladder:
                 "line": mutant.line, "what": mutant.what}  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="kvoracle-mutant-") as folder:
             tree = mutated_tree(self.source, Path(folder), mutant)
-            equality = self._prove(tree, PROOF_SECONDS)
-            candidate = Side(self._patched(mutant), self.cores[-1])
+            changes = changed_functions(self.source, tree)
+            equality = self._prove(tree, changes, PROOF_SECONDS)
+            candidate = Side(self.prepared.launched(patches=((mutant.file, mutant.text),)), self.cores[-1])
             try:
-                found = self._search(Pair(self.baseline, candidate, 0.0), mutant, tree, equality, began)
+                pair = Pair(self.baseline, candidate, 0.0)
+                pair.wait()
+                found = self._search(pair, self._layers(candidate, tree, changes, equality), began)
             except SideError as error:
                 found = {"verdict": "does not import", "reason": str(error)}
             finally:
                 candidate.close()
-            if found["verdict"] == "identical" and self._prove(tree, EQUALITY_SECONDS).equal:
+            if found["verdict"] == "identical" and self._prove(tree, changes, EQUALITY_SECONDS).equal:
                 found = {"verdict": "proved equal", "scenarios": found["scenarios"]}
         return Rung(**told, **found, seconds=round(time.monotonic() - began, 1))
 
-    def _prove(self, tree: Path, seconds: float) -> Equality:
-        changes = changed_functions(self.source, tree)
+    def _prove(self, tree: Path, changes: list[Change], seconds: float) -> Equality:
         assert self.prepared.launch is not None
         release = self.prepared.launch.release
         return prove_equality(self.source, tree, release, changes, seconds, len(self.cores))
 
-    def _patched(self, mutant: Mutant) -> Prepared:
-        assert self.prepared.launch is not None
-        return replace(self.prepared, launch=replace(self.prepared.launch, patches=((mutant.file, mutant.text),)))
+    def _layers(
+        self, candidate: Side, tree: Path, changes: list[Change], equality: Equality
+    ) -> Iterator[tuple[Layer, Scenario]]:
+        supply = Supply([self.prepared], self.seed, decision_points(changes))
+        yield from (("vector", scenario) for scenario in supply.stored())
+        made = directed(equality.refuted, tree, candidate, REACH_SECONDS)
+        yield from (("directed", scenario) for scenario in made)
+        yield from (("fuzz", scenario) for scenario in supply.generated())
 
-    def _search(self, pair: Pair, mutant: Mutant, tree: Path, equality: Equality, began: float) -> dict[str, Any]:
-        pair.wait()
+    def _search(self, pair: Pair, layers: Iterator[tuple[Layer, Scenario]], began: float) -> dict[str, Any]:
         scenarios = 0
-        points = decision_points(changed_functions(self.source, tree))
-        layers = chain(self._vectors(), self._directed(pair, equality, tree), self._generated(points))
         for one in pair.run(layers, lambda: time.monotonic() - began > self.seconds):
             scenarios += 1
             if one.comparison is None or one.comparison.word not in CAUGHT:
@@ -125,25 +124,6 @@ class Ladder:
             if again.comparison is not None and again.comparison.word in CAUGHT:
                 return caught(again, one.layer, scenarios)
         return {"verdict": "identical", "scenarios": scenarios, "reason": "no scenario showed a regression"}
-
-    def _vectors(self) -> Iterator[tuple[Layer, Scenario]]:
-        return (("vector", one.scenario) for one in vectors() if not self._is_refused(one.scenario))
-
-    def _directed(self, pair: Pair, equality: Equality, tree: Path) -> Iterator[tuple[Layer, Scenario]]:
-        rows = equality.refuted
-        for call in split_calls(rows, tree) if rows else ():
-            pair.candidate.ask(Reach("M1", call, REACH_SECONDS))
-            met = pair.candidate.take(Confirmation)
-            if met is not None and met.scenario is not None:
-                yield "directed", met.scenario
-        yield from (("directed", scenario) for scenario in islice(mask_scenarios(rows), DIRECTED_MAX))
-
-    def _generated(self, points: frozenset[Any]) -> Iterator[tuple[Layer, Scenario]]:
-        made = generated(self.seed, withheld(self.prepared), points, self._is_refused)
-        return (("fuzz", scenario) for scenario in made)
-
-    def _is_refused(self, scenario: Scenario) -> bool:
-        return bool(unsupported(self.prepared)(scenario))
 
 
 def caught(one: Compared, layer: Layer, scenarios: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import multiprocessing
-import os
 import signal
 import threading
 import time
@@ -195,7 +194,7 @@ class Campaign:
     def _load(self) -> None:
         started = time.monotonic()
         context = multiprocessing.get_context("spawn")
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
+        cores = worker.cores()
         for number in range(self._settings.workers):
             ours, theirs = context.Pipe()
             plan = worker.Plan(

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -42,6 +43,11 @@ def share_core(core: int) -> None:
         return
     os.sched_setaffinity(0, {core})
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def cores() -> list[int | None]:
+    """The CPUs that this process may use; one None where the system does not tell."""
+    return [*sorted(os.sched_getaffinity(0))] if hasattr(os, "sched_getaffinity") else [None]
 
 
 def settle() -> None:
@@ -152,17 +158,26 @@ class Failed(msgspec.Struct, frozen=True):
 
 def main(parent: Connection, plan: Plan) -> None:
     """Entry point of the process."""
+
+    def serve(engine: Engine) -> None:
+        parent.send(Ready(engine.version))
+        _Worker(parent, plan, engine).serve()
+
+    hold_engine(parent, plan.prepared, plan.core, serve)
+
+
+def hold_engine(parent: Connection, prepared: Prepared, core: int | None, serve: Callable[[Engine], None]) -> None:
+    """Open an engine on a core, ``serve`` with it, and tell the parent by ``Failed`` what ended that too early."""
     # Ctrl-C goes to the whole group; the parent decides what it means. The engine inherits this, so that
     # an interrupt never looks like a crash of the engine.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if plan.core is not None:
-        share_core(plan.core)
+    if core is not None:
+        share_core(core)
     try:
-        engine = open_prepared(plan.prepared, core=plan.core)
+        engine = open_prepared(prepared, core=core)
         try:
             settle()
-            parent.send(Ready(engine.version))
-            _Worker(parent, plan, engine).serve()
+            serve(engine)
         finally:
             engine.close()
     except (BrokenPipeError, ConnectionResetError, EOFError):

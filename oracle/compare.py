@@ -19,9 +19,6 @@ from oracle.scenario import Scenario
 from oracle.verdict import Finding
 
 Word = Literal["identical", "refines", "regresses", "incomparable"]
-WORDS: tuple[Word, ...] = ("identical", "refines", "regresses", "incomparable")
-
-Signature = tuple[str, str, str]
 
 CONTEXT = 6
 """Decisions that are shown before a first difference, which both builds took alike."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fuzz.engines.conforming import open_reference
 from fuzz.engines.names import (
@@ -43,6 +44,11 @@ class Prepared:
     release: str | None
     label: str
     notes: tuple[str, ...] = ()
+
+    def launched(self, **changes: Any) -> Prepared:
+        """The same build of vLLM, launched with other ``patches`` or with lines to ``watch``."""
+        assert self.launch is not None, f"{self.label} has no process of its own"
+        return replace(self, launch=replace(self.launch, **changes))
 
 
 def prepare_engine(

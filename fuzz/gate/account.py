@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fuzz.gate.changes import Change
-from fuzz.gate.equality import Key
+from fuzz.gate.equality import SIZES_OF, Key
 from fuzz.gate.model import Ground, Place
 from fuzz.gate.pair import DIFFERENCE, Compared
 from fuzz.gate.side import Lines
@@ -117,6 +117,7 @@ class Account:
         hit = tuple(line for line in change.lines if (change.file, line) in self._lines)
         count = self._functions[change.file, change.qualname]
         if claim:
-            why = f"{claim}: both builds equal the reference under the policy of {release}"
+            sizes = ", ".join("symbolic B" if size == "B" else size for size in SIZES_OF[claim])
+            why = f"{claim}: both builds equal the reference under the policy of {release}, over {sizes}"
             return Ground(place, "proved equal", change.lines, hit, count, why)
         return Ground(place, "executed" if hit else "never executed", change.lines, hit, count)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fuzz.confirm import SplitCall
+from fuzz.confirm import Confirmation, SplitCall
 from fuzz.confirmations import call_of
+from fuzz.gate.side import Reach, Side
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
 from oracle.validate import check
 from reference.policy import POLICIES
@@ -27,9 +28,24 @@ from spec.subjects import FEATURE_SETS, MASK_FEATURE_NAMES, MASK_SIZE_NAMES, SIZ
 
 CALLS_MAX = 3
 """Calls of the split that the scheduler is brought to; the smallest ones."""
+MASK_SCENARIOS_MAX = 400
+"""Scenarios made from inputs on which masks or boundary lists differ."""
 
 _POOL_BLOCKS = 4096
 _TOKENS_MAX = 4000
+
+
+def directed(rows: Sequence[Row], source: Path, candidate: Side, call_seconds: float) -> Iterator[Scenario]:
+    """Scenarios from refuted equalities of the candidate, whose package lies in ``source``.
+
+    ``call_seconds``: how long its scheduler may be led towards one call of the split. Raises SideError.
+    """
+    for call in split_calls(rows, source) if rows else ():
+        candidate.ask(Reach("M1", call, call_seconds))
+        met = candidate.take(Confirmation)
+        if met.scenario is not None:
+            yield met.scenario
+    yield from islice(mask_scenarios(rows), MASK_SCENARIOS_MAX)
 
 
 def split_calls(rows: Sequence[Row], candidate: Path) -> list[SplitCall]:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import datetime
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 
-import msgspec
-
-from fuzz.confirm import Confirmation
+from fuzz import worker
 from fuzz.engines.open import Prepared
 from fuzz.findings import kvoracle_version
 from fuzz.gate import controls as planted
 from fuzz.gate.account import Account
 from fuzz.gate.changes import Change, changed_functions, decision_points
-from fuzz.gate.directed import mask_scenarios, split_calls
+from fuzz.gate.directed import directed
 from fuzz.gate.equality import Equality, prove_equality
-from fuzz.gate.model import Control, GateReport, KnownEntry, Layer, Place, Proof
+from fuzz.gate.model import Control, GateFinding, GateReport, KnownEntry, Layer, Place, Proof
 from fuzz.gate.model import Side as SideFacts
 from fuzz.gate.pair import DIFFERENCE, Pair
 from fuzz.gate.settle import SHRUNK_MAX, by_weight, gate_finding, make_small, store
-from fuzz.gate.side import Reach, Side, SideError
-from fuzz.gate.steer import generated, liveness
+from fuzz.gate.side import Side, SideError
+from fuzz.gate.steer import Supply
 from fuzz.known import Known
-from fuzz.supported import unsupported, withheld
 from fuzz.tally import Signature
-from fuzz.vectors import vectors
 from oracle.compare import Word
 from oracle.scenario import Scenario
 
@@ -41,9 +37,6 @@ PROOF_SHARE = 0.25
 SHRINK_SHARE = 0.25
 LIVENESS_SHARE = 0.03
 """Shares of the time that proofs may take, making small what was found, and scenarios of contention."""
-
-DIRECTED_MAX = 400
-"""Scenarios made from inputs on which masks or boundary lists differ."""
 
 CONTROL_SCENARIOS = 600
 LIVENESS_SCENARIOS = 96
@@ -109,6 +102,8 @@ class Gate:
             self._plant()
         except SideError as error:
             self.reason = str(error)
+            if error.traceback:
+                self.say(error.traceback)
         except KeyboardInterrupt:
             self.reason = "interrupted"
         finally:
@@ -117,27 +112,27 @@ class Gate:
         return self._report()
 
     def _compare(self) -> None:
-        cores = _cores()
+        cores = worker.cores()
         baseline, candidate = self.prepared
-        pair = Pair(
-            Side(baseline, cores[0]), Side(_watching(candidate, self.changes), cores[-1]), self.settings.tolerance
-        )
-        self._pair = pair
+        sides = Side(baseline, cores[0]), Side(_watching(candidate, self.changes), cores[-1])
+        self._pair = pair = Pair(*sides, self.settings.tolerance)
         with self._phase("proof"):
             self._prove(len(cores))
         with self._phase("load"):
             pair.wait()
-            self.account.ran_at_import(pair.lines_at_import)
+            self.account.ran_at_import(pair.candidate.lines_at_import)
         with self._phase("known findings"):
             self._recheck(pair)
         with self._phase("vectors"):
-            self._run("vector", (one.scenario for one in vectors() if not self._is_refused(one.scenario)))
+            self._run("vector", self._supply.stored())
         with self._phase("directed"):
-            self._direct(pair)
+            seconds = min(REACH_SECONDS, max(1.0, 0.05 * self.settings.seconds))
+            rows = self.equality.refuted
+            self._run("directed", directed(rows, self.sources[1], pair.candidate, seconds), self._is_fuzzed)
         with self._phase("fuzzing"):
-            self._run("fuzz", self._generated(), self._is_fuzzed)
+            self._run("fuzz", self._supply.generated(), self._is_fuzzed)
         with self._phase("liveness"):
-            self._run("fuzz", liveness(self.settings.seed, LIVENESS_SCENARIOS, self._withheld(), self._is_refused))
+            self._run("fuzz", self._supply.contending(LIVENESS_SCENARIOS))
         with self._phase("shrinking"):
             self._make_small(pair)
 
@@ -177,14 +172,10 @@ class Gate:
 
     # --- scenarios ---------------------------------------------------------------------------------------
 
-    def _withheld(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for one in self.prepared for name in withheld(one)))
-
-    def _is_refused(self, scenario: Scenario) -> bool:
-        return any(unsupported(one)(scenario) for one in self.prepared)
-
-    def _generated(self) -> Iterator[Scenario]:
-        return generated(self.settings.seed, self._withheld(), decision_points(self.changes), self._is_refused)
+    @cached_property
+    def _supply(self) -> Supply:
+        """Scenarios for both builds, once it is known what changed."""
+        return Supply(self.prepared, self.settings.seed, decision_points(self.changes))
 
     def _run(self, layer: Layer, scenarios: Iterable[Scenario], is_over: Callable[[], bool] = lambda: False) -> None:
         assert self._pair is not None
@@ -192,16 +183,6 @@ class Gate:
         for one in self._pair.run(pairs, lambda: is_over() or self._left() <= 0):
             for signature in self.account.add(one, time.monotonic() - self._began):
                 self._paths[signature] = str(store(one, signature, self.settings.folder, self.prepared[1]))
-
-    def _direct(self, pair: Pair) -> None:
-        """Scenarios from the inputs on which the proofs say that the builds differ."""
-        rows = self.equality.refuted
-        met: list[Scenario] = []
-        for call in split_calls(rows, self.sources[1]) if rows else ():
-            pair.candidate.ask(Reach("M1", call, min(REACH_SECONDS, max(1.0, 0.05 * self.settings.seconds))))
-            found = pair.candidate.take(Confirmation)
-            met += [found.scenario] if found is not None and found.scenario is not None else []
-        self._run("directed", chain(met, islice(mask_scenarios(rows), DIRECTED_MAX)), self._is_fuzzed)
 
     def _recheck(self, pair: Pair) -> None:
         for entry in self.settings.known:
@@ -243,7 +224,7 @@ class Gate:
 
     def _planted(self, control: planted.Control, candidate: Side) -> Control:
         place = Place(control.file, control.qualname, control.line)
-        faulty = Side(_patched(self.prepared[1], control), _cores()[0])
+        faulty = Side(self.prepared[1].launched(patches=(control.patch,)), worker.cores()[0])
         try:
             faulty.wait()
             pair = Pair(candidate, faulty, self.settings.tolerance)
@@ -256,10 +237,8 @@ class Gate:
 
     def _caught(self, pair: Pair) -> tuple[Word, int]:
         """The first verdict that lets a change through no gate, and after how many scenarios it came."""
-        stored = (one.scenario for one in vectors() if not self._is_refused(one.scenario))
-        scenarios: Iterator[tuple[Layer, Scenario]] = (
-            ("fuzz", scenario) for scenario in islice(chain(stored, self._generated()), CONTROL_SCENARIOS)
-        )
+        some = islice(chain(self._supply.stored(), self._supply.generated()), CONTROL_SCENARIOS)
+        scenarios: Iterator[tuple[Layer, Scenario]] = (("fuzz", scenario) for scenario in some)
         for number, one in enumerate(pair.run(scenarios, lambda: False), 1):
             if one.comparison is not None and one.comparison.word in ("regresses", "incomparable"):
                 return one.comparison.word, number
@@ -270,14 +249,7 @@ class Gate:
     def _report(self) -> GateReport:
         account, settings = self.account, self.settings
         baseline, candidate = self.prepared
-        signatures = by_weight(account, self.excused)
-        known = {signature: self.excused.get(signature, "") for signature in account.seen}
-        findings = [
-            msgspec.structs.replace(
-                gate_finding(signature, account, self.sources[1], known[signature]), path=self._paths.get(signature, "")
-            )
-            for signature in signatures
-        ]
+        findings = [self._told(signature) for signature in by_weight(account, self.excused)]
         differing = [signature for signature in account.seen if signature[0] == DIFFERENCE]
         report = GateReport(
             kvoracle=kvoracle_version(),
@@ -291,12 +263,16 @@ class Gate:
             grounds=account.grounds(self.equality.equal, baseline.launch.release if baseline.launch else ""),
             proof=self.equality.proof,
             findings=tuple(findings),
-            difference=gate_finding(differing[0], account, self.sources[1]) if differing else None,
+            difference=self._told(differing[0]) if differing else None,
             known=tuple(self.known),
             controls=tuple(self.controls),
             seconds=self.seconds,
         )
         return self._judged(report)
+
+    def _told(self, signature: Signature) -> GateFinding:
+        known, path = self.excused.get(signature, ""), self._paths.get(signature, "")
+        return gate_finding(signature, self.account, self.sources[1], known, path)
 
     def _judged(self, report: GateReport) -> GateReport:
         """The report with its exit status: 1 wins over 2, and nothing that could not be judged passes."""
@@ -320,6 +296,8 @@ class Gate:
             return f"kvoracle itself failed: {next(iter(account.ours))}"
         if not report.scenarios:
             return "no scenario ran on both builds in the time given; give it more with --time"
+        if self._pair is not None and not any(self._pair.judged.values()):
+            return "nothing was judged"
         if account.one_sided > UNRUN_SHARE_MAX * (account.scenarios + account.one_sided):
             return f"{account.one_sided} scenarios could not run: {_most(account)}"
         if not any(control.caught for control in report.controls) or not all(c.caught for c in report.controls):
@@ -365,17 +343,4 @@ def _watching(candidate: Prepared, changes: Sequence[Change]) -> Prepared:
     for change in changes:
         lines.setdefault(change.file, set()).update(change.lines)
     watch = tuple((file, tuple(sorted(numbers))) for file, numbers in sorted(lines.items()) if numbers)
-    assert candidate.launch is not None
-    return replace(candidate, launch=replace(candidate.launch, watch=watch))
-
-
-def _patched(candidate: Prepared, control: planted.Control) -> Prepared:
-    assert candidate.launch is not None
-    return replace(candidate, launch=replace(candidate.launch, patches=(control.patch,)))
-
-
-def _cores() -> list[int | None]:
-    if not hasattr(os, "sched_getaffinity"):
-        return [None, None]
-    cores: list[int | None] = [*sorted(os.sched_getaffinity(0))]
-    return cores if len(cores) > 1 else [None, None]
+    return candidate.launched(watch=watch)

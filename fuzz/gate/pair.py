@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
 
 import msgspec
 
 from fuzz.gate.model import Layer
-from fuzz.gate.side import Answer, Batch, Lines, Ran, Show, Side, SideError
+from fuzz.gate.side import Answer, Batch, Ran, Show, Side
 from fuzz.tally import Signature
 from oracle.compare import Comparison, Outcome, compare
 from oracle.geometry import geometry_class
@@ -17,8 +16,6 @@ from oracle.scenario import Scenario
 
 BATCH_SCENARIOS = 24
 """Scenarios that both sides are given at a time: so few that time is kept, so many that waiting is rare."""
-
-T = TypeVar("T")
 
 COST, DIFFERENCE = "COST", "DIFF"
 """What stands for a rule in the signature of something that breaks none."""
@@ -53,13 +50,11 @@ class Pair:
         self.baseline, self.candidate = baseline, candidate
         self.tolerance = tolerance
         self.judged: dict[str, int] = {}
-        self.lines_at_import: Lines = frozenset()
 
     def wait(self) -> None:
         """Wait until both engines have loaded. Raises SideError."""
         for side in (self.baseline, self.candidate):
             side.wait()
-        self.lines_at_import = self.candidate.lines_at_import
 
     def run(self, scenarios: Iterable[tuple[Layer, Scenario]], is_over: Callable[[], bool]) -> Iterator[Compared]:
         """Run scenarios until there are no more or it is over, which is looked at between batches."""
@@ -76,7 +71,7 @@ class Pair:
         sides = (self.baseline, self.candidate)
         for side in sides:
             side.ask(order)
-        answers = [_taken(side, Answer) for side in sides]
+        answers = [side.take(Answer) for side in sides]
         for rule, times in answers[1].judged.items():
             self.judged[rule] = self.judged.get(rule, 0) + times
         ran = list(zip(*(answer.ran for answer in answers), strict=True))
@@ -90,7 +85,7 @@ class Pair:
             return []
         for side in (self.baseline, self.candidate):
             side.ask(Show(places))
-        return list(zip(_taken(self.baseline, tuple), _taken(self.candidate, tuple), strict=True))
+        return list(zip(self.baseline.take(tuple), self.candidate.take(tuple), strict=True))
 
     def _compared(
         self, scenario: Scenario, layer: Layer, ran: tuple[Ran, Ran], lines: tuple[tuple[bytes, ...], tuple[bytes, ...]]
@@ -109,10 +104,3 @@ class Pair:
 def _differ(baseline: Ran, candidate: Ran) -> bool:
     could = not baseline.could_not_run and not candidate.could_not_run
     return could and (baseline.digest, baseline.findings) != (candidate.digest, candidate.findings)
-
-
-def _taken(side: Side, kind: type[T]) -> T:
-    answer = side.take(kind)
-    if answer is None:
-        raise SideError(f"the process of {side.prepared.label} gave no answer")
-    return answer

@@ -80,12 +80,16 @@ def _shrunk(pair: Pair, signature: Signature, start: Compared, deadline: float) 
 
 def _finding_of(signature: Signature, one: Compared) -> Finding:
     """The judge's finding; of what breaks no rule one that says in what it is worse."""
-    assert one.comparison is not None
-    for finding in one.comparison.broken:
-        if finding.signature == signature:
-            return finding
     rule, decision, geometry = signature
-    return Finding(rule=rule, decision=decision, geometry=geometry, step=0, record=0, reason=cost_words(one))
+    return _broken(signature, one) or Finding(
+        rule=rule, decision=decision, geometry=geometry, step=0, record=0, reason=cost_words(one)
+    )
+
+
+def _broken(signature: Signature, one: Compared) -> Finding | None:
+    """The judge's finding of this signature, if it is a rule's."""
+    assert one.comparison is not None
+    return next((finding for finding in one.comparison.broken if finding.signature == signature), None)
 
 
 def cost_words(one: Compared) -> str:
@@ -102,12 +106,12 @@ def cost_words(one: Compared) -> str:
     return "; ".join(told) or "decides otherwise at the same cost"
 
 
-def gate_finding(signature: Signature, account: Account, source: Path, known: str = "") -> GateFinding:
-    """What a report tells of a signature."""
+def gate_finding(signature: Signature, account: Account, source: Path, known: str, path: str) -> GateFinding:
+    """What a report tells of a signature. ``known``: why it is excused; ``path``: where it is stored."""
     first: First = account.seen[signature]
     one = first.smallest
     assert one.comparison is not None
-    broken = next((finding for finding in one.comparison.broken if finding.signature == signature), None)
+    broken = _broken(signature, one)
     difference = one.comparison.difference
     kind = broken.decision if broken is not None else difference.kind if difference is not None else signature[1]
     return GateFinding(
@@ -124,6 +128,7 @@ def gate_finding(signature: Signature, account: Account, source: Path, known: st
         on_baseline=signature in account.on_baseline,
         known=known,
         count=first.count,
+        path=path,
     )
 
 

@@ -6,11 +6,8 @@ digests of two sides differ. Generator and verdicts are the parent's.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import multiprocessing
-import signal
-import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -18,15 +15,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fuzz.confirm import Confirmation, SplitCall, confirm
-from fuzz.engines.names import EngineError
-from fuzz.engines.open import Prepared, open_prepared
+from fuzz.confirm import SplitCall, confirm
+from fuzz.engines.open import Prepared
 from fuzz.engines.process import VllmEngine
 from fuzz.engines.protocol import Engine
 from fuzz.trial import Trial, judge_run, run_scenario
-from fuzz.worker import settle, share_core
-from oracle.compare import records_of
-from oracle.costs import Costs, costs_of
+from fuzz.worker import Failed, hold_engine
+from oracle.compare import outcome_of
+from oracle.costs import Costs
 from oracle.scenario import Scenario
 from oracle.verdict import Finding
 
@@ -60,15 +56,14 @@ class Reach(msgspec.Struct, frozen=True):
     """Order: look for a scenario in which the engine's split is called like this."""
 
     rule: str
-    call: Any
+    call: SplitCall
     seconds: float
 
 
 class Ready(msgspec.Struct, frozen=True):
     """The engine has loaded. ``lines``: watched lines that ran meanwhile."""
 
-    version: str
-    lines: Lines = frozenset()
+    lines: Lines
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -89,13 +84,6 @@ class Answer(msgspec.Struct, frozen=True):
     judged: dict[str, int]
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """The side cannot go on."""
-
-    text: str
-    traceback: str = ""
-
-
 class Side:
     """The parent's end. ``core``: the CPU that the side's two processes share, None for any."""
 
@@ -111,9 +99,9 @@ class Side:
 
     def wait(self) -> None:
         """Wait until the engine has loaded, if it has not. Raises SideError."""
-        ready = None if self._is_ready else self.take(Ready)
-        if ready is not None:
-            self._is_ready, self.lines_at_import = True, ready.lines
+        if not self._is_ready:
+            self.lines_at_import = self.take(Ready).lines
+            self._is_ready = True
 
     def ask(self, order: Any) -> None:
         """Send an order; its answer is to be taken with ``take``. Raises SideError."""
@@ -122,16 +110,15 @@ class Side:
         except OSError:
             raise SideError(f"the process of {self.prepared.label} has ended") from None
 
-    def take(self, kind: type[T], seconds: float | None = None) -> T | None:
-        """The next answer; None when it is not there within ``seconds``. Raises SideError."""
-        if seconds is not None and not self.line.poll(seconds):
-            return None
+    def take(self, kind: type[T]) -> T:
+        """The answer to an order. Raises SideError."""
         try:
             answer = self.line.recv()
         except (EOFError, ConnectionResetError):
             raise SideError(f"the process of {self.prepared.label} has ended") from None
         if isinstance(answer, Failed):
-            raise SideError(f"{self.prepared.label}: {answer.text}", answer.traceback)
+            ours = "kvoracle failed: " if answer.traceback else ""
+            raise SideError(f"{self.prepared.label}: {ours}{answer.text}", answer.traceback)
         assert isinstance(answer, kind), answer
         return answer
 
@@ -146,37 +133,16 @@ class Side:
 
 def main(parent: Connection, prepared: Prepared, core: int | None) -> None:
     """Entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
-    if core is not None:
-        share_core(core)
-    try:
-        engine = open_prepared(prepared, core=core)
-        try:
-            settle()
-            lines = engine.lines_at_import if isinstance(engine, VllmEngine) else frozenset()
-            parent.send(Ready(engine.version, lines))
-            _serve(parent, engine)
-        finally:
-            engine.close()
-    except (BrokenPipeError, ConnectionResetError, EOFError):
-        pass  # the parent is gone, and with it whoever wanted to know
-    except EngineError as error:
-        _tell(parent, Failed(str(error)))
-    except Exception as error:
-        _tell(parent, Failed(f"kvoracle failed: {type(error).__name__}: {error}", traceback.format_exc()))
-
-
-def _tell(parent: Connection, last: Failed) -> None:
-    with contextlib.suppress(OSError):
-        parent.send(last)
+    hold_engine(parent, prepared, core, lambda engine: _serve(parent, engine))
 
 
 def _serve(parent: Connection, engine: Engine) -> None:
+    parent.send(Ready(engine.lines_at_import if isinstance(engine, VllmEngine) else frozenset()))
     kept: list[list[bytes]] = []
     handlers: dict[type, Callable[[Any], Any]] = {
         Batch: lambda order: _run(engine, order, kept),
         Show: lambda order: tuple(tuple(kept[place]) for place in order.places),
-        Reach: lambda order: _reach(engine, order),
+        Reach: lambda order: confirm(engine, order.rule, order.call, order.seconds),
     }
     while True:
         order = parent.recv()
@@ -199,8 +165,8 @@ def _run(engine: Engine, order: Batch, kept: list[list[bytes]]) -> Answer:
 def _told(scenario: Scenario, trial: Trial, lines: Lines) -> Ran:
     if trial.could_not_run:
         return Ran(b"", Costs(), (), lines, trial.could_not_run, trial.ours)
-    costs = costs_of(scenario, records_of(trial.lines))
-    return Ran(digest_of(trial.lines), costs, tuple(trial.verdict.findings), lines)
+    outcome = outcome_of(scenario, trial.lines, trial.verdict.findings)
+    return Ran(digest_of(trial.lines), outcome.costs, outcome.findings, lines)
 
 
 def digest_of(lines: Sequence[bytes]) -> bytes:
@@ -210,8 +176,3 @@ def digest_of(lines: Sequence[bytes]) -> bytes:
         digest.update(line)
         digest.update(b"\n")
     return digest.digest()
-
-
-def _reach(engine: Engine, order: Reach) -> Confirmation:
-    call: SplitCall = order.call
-    return confirm(engine, order.rule, call, order.seconds)

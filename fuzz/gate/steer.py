@@ -1,11 +1,14 @@
-"""Which scenarios a gate run generates: half of them with what the changed functions decide about."""
+"""Which scenarios a gate run tries: stored ones, and generated ones, half of which bear on the changed functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 
+from fuzz.engines.open import Prepared
 from fuzz.generator import scenario_at, swarm_at
+from fuzz.supported import unsupported, withheld
+from fuzz.vectors import vectors
 from oracle.scenario import Scenario
 
 NEEDED: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -23,9 +26,32 @@ NEEDED: dict[str, tuple[tuple[str, ...], ...]] = {
 LIVENESS = ("small-pool", "optimistic", "spread", "late-sibling", "shared-prefix", "abort")
 """Features under which requests get into each other's way, so that one may never end."""
 
-
 SAVED_STATES = frozenset({"split", "masks", "commit", "tails", "allocate"})
 """Decision points that also have a case for backends that save a state inside a chunk."""
+
+
+class Supply:
+    """The scenarios for some builds: none that one of them is known to refuse. ``points``: what was changed."""
+
+    def __init__(self, builds: Sequence[Prepared], seed: int, points: Collection[str]) -> None:
+        self._seed, self._points = seed, points
+        self._without = tuple(dict.fromkeys(name for one in builds for name in withheld(one)))
+        self._reasons = [unsupported(one) for one in builds]
+
+    def _is_refused(self, scenario: Scenario) -> bool:
+        return any(reason(scenario) for reason in self._reasons)
+
+    def stored(self) -> Iterator[Scenario]:
+        """The documented ones."""
+        return (one.scenario for one in vectors() if not self._is_refused(one.scenario))
+
+    def generated(self) -> Iterator[Scenario]:
+        """Without end; the same each time."""
+        return generated(self._seed, self._without, self._points, self._is_refused)
+
+    def contending(self, number: int) -> list[Scenario]:
+        """So many at most, in which requests contend for blocks."""
+        return liveness(self._seed, number, self._without, self._is_refused)
 
 
 def generated(

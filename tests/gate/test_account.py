@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -157,6 +158,12 @@ def test_what_was_not_looked_at_never_passes(report: GateReport, reason: str) ->
     assert report.reason.startswith(reason)
 
 
+def test_every_planted_fault_must_be_noticed() -> None:
+    run = gate_of(seen_whole(IDENTICAL))
+    run.controls.append(Control("two", "another fault", PLACE, False, 600))
+    assert (run._report().exit_status, run._report().reason) == (2, "the planted fault was missed: two")
+
+
 def test_lines_that_never_ran_can_be_accepted() -> None:
     assert gate(account(IDENTICAL), accept=frozenset({"unseen"})).exit_status == 0
 
@@ -231,3 +238,11 @@ def test_a_cost_can_be_known_to_a_gate_and_to_nothing_else(tmp_path: Path) -> No
     assert load_known(file, (COST,))[0].signature == ("COST", "split", "full")
     with pytest.raises(BadKnown, match="no such rule"):
         load_known(file)
+
+
+def test_scenarios_of_which_nothing_was_judged_are_no_pass() -> None:
+    run = gate_of(seen_whole(IDENTICAL))
+    run._pair = SimpleNamespace(judged={"S1": 0})  # type: ignore[assignment]
+    assert (run._report().exit_status, run._report().reason) == (2, "nothing was judged")
+    run._pair = SimpleNamespace(judged={"S1": 7})  # type: ignore[assignment]
+    assert run._report().exit_status == 0
