@@ -37,6 +37,16 @@ def test_what_any_scenario_shows_shrinks_to_almost_nothing() -> None:
     assert all(group.block == 1 for group in small.scenario.geometry.groups)
 
 
+@pytest.mark.parametrize(("least", "left"), [(0, 0), (1, 1)])
+def test_states_saved_inside_a_chunk_go_or_are_saved_anywhere(least: int, left: int) -> None:
+    def saved(scenario: Scenario) -> int:
+        return max(group.checkpoint for group in scenario.geometry.groups)
+
+    drawn = (scenario_at(3, index, only=("mamba", "checkpoint", "partial-hits")) for index in range(60))
+    start = next(scenario for scenario in drawn if saved(scenario) > 1)
+    assert saved(shrink(start, when(lambda scenario: saved(scenario) >= least)).scenario) == left
+
+
 def test_a_prompt_and_the_budget_that_holds_it_shrink_together() -> None:
     def holds(scenario: Scenario) -> bool:
         tokens = [prompt_tokens(request) for request in scenario.requests()]

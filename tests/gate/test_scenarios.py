@@ -7,7 +7,7 @@ from itertools import islice
 import msgspec
 import pytest
 
-from fuzz.gate.directed import mask_scenarios
+from fuzz.gate.directed import _family, mask_scenarios
 from fuzz.gate.steer import LIVENESS, NEEDED, generated, liveness
 from fuzz.generator import FEATURES, scenario_at, swarm_at
 from fuzz.vectors import vectors
@@ -65,15 +65,24 @@ def test_without_a_known_point_every_scenario_has_its_turn() -> None:
 
 
 def test_what_a_build_refuses_is_left_out_and_the_rest_stays() -> None:
-    without_eagle = list(islice(generated(1, (), set(), lambda one: one.features.drafts > 0), 50))
-    assert not [scenario for scenario in without_eagle if scenario.features.drafts]
-    assert without_eagle[0] in [scenario_at(1, index) for index in range(20)]
+    everything = [scenario_at(1, index) for index in range(100)]
+    few_blocks = [scenario for scenario in everything if scenario.geometry.blocks <= 40]
+    assert 10 < len(few_blocks) < 90
+    found = islice(generated(1, (), set(), lambda one: one.geometry.blocks > 40), len(few_blocks))
+    assert list(found) == few_blocks
 
 
 def test_liveness_makes_requests_contend() -> None:
     found = liveness(1, 20, (), always_runs)
     assert len(found) == 20
     assert any(not scenario.features.reserve_full_sequence for scenario in found)
+
+
+def test_what_would_be_no_legal_scenario_is_left_out() -> None:
+    """Where an alignment is finer than a window's block no hit can end: windows have no partial hits."""
+    row = msgspec.structs.replace(ROW, sizes="16 by 4", features="window, interval 0")
+    assert [scenario for scenario in _family(row) if check(scenario)]
+    assert not [scenario for scenario in mask_scenarios([row]) if check(scenario)]
 
 
 @pytest.mark.parametrize("features", ["window, interval 0", "Mamba, interval 0", "Mamba, interval above 0"])

@@ -15,9 +15,16 @@ RELEASES = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0"
 
 
 def scenario(
-    groups: list[tuple[str, int]], hash_block: int, *, budget: int = 16, threshold: int = 0, **features: Any
+    groups: list[tuple[str, int]],
+    hash_block: int,
+    *,
+    budget: int = 16,
+    threshold: int = 0,
+    checkpoint: int = 0,
+    **features: Any,
 ) -> Scenario:
-    made = [{"kind": kind, "block": block} | ({"window": 8} if kind == "swa" else {}) for kind, block in groups]
+    own = {"full": {}, "swa": {"window": 8}, "mamba": {"checkpoint": checkpoint}}
+    made = [{"kind": kind, "block": block} | own[kind] for kind, block in groups]
     document = {
         "geometry": {"groups": made, "hash_block": hash_block, "blocks": 64},
         "limits": {"budget": budget, "sequences": 1, "long_prefill_threshold": threshold},
@@ -43,6 +50,8 @@ CASES: dict[str, tuple[Scenario, tuple[str, ...]]] = {
     ),
     "groups all alike": (scenario([("full", 4), ("full", 4)], 4), RELEASES[:3]),
     "interval 0, full only": (scenario([("full", 4)], 4, retention=0), RELEASES[:3]),
+    "states saved anywhere in a chunk": (scenario(HYBRID, 4, checkpoint=1), RELEASES[:3]),
+    "states saved on hash blocks": (scenario(HYBRID, 2, checkpoint=2, partial_hits=True), RELEASES[:4]),
     "budget within the drafts": (scenario([("full", 2)], 2, budget=2, drafts=2), RELEASES[7:]),
 }
 

@@ -54,6 +54,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "window 0": ({"groups_in_geometry": [{**SWA, "window": 0}]}, "window is 0"),
     "window on full": ({"groups_in_geometry": [{**FULL, "window": 8}]}, "window is set"),
     "window on mamba": ({"groups_in_geometry": [{**MAMBA, "window": 8}]}, "window is set"),
+    "states saved by full": ({"groups_in_geometry": [{**FULL, "checkpoint": 1}]}, "checkpoint is set"),
+    "states saved in no unit": ({"groups_in_geometry": [FULL, {**MAMBA, "checkpoint": 3}]}, "checkpoint is 3"),
     "eagle without drafts": ({"groups_in_geometry": [{**FULL, "eagle": True}]}, "eagle is set"),
     "hash block 0": ({"hash_block_in_geometry": 0}, "hash_block is 0"),
     "hash block divides nothing": ({"hash_block_in_geometry": 3}, "does not divide"),
@@ -172,6 +174,8 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "smallest": {},
     "drafts and a flag": {"groups_in_geometry": [{**FULL, "eagle": True}], "drafts_in_features": 3},
     "window alone": {"groups_in_geometry": [SWA]},
+    "states saved anywhere": {"groups_in_geometry": [FULL, {**MAMBA, "checkpoint": 1}]},
+    "states saved on hash blocks": {"groups_in_geometry": [FULL, {**MAMBA, "checkpoint": 4}]},
     "mamba alone": {"groups_in_geometry": [MAMBA]},
     "partial hits": {
         "groups_in_geometry": [FULL, MAMBA],
@@ -215,6 +219,12 @@ def test_blocks_needed_is_the_border_of_what_is_refused() -> None:
 )
 def test_blocks_needed_grows_with_what_a_request_holds(changes: dict[str, Any]) -> None:
     assert blocks_needed(scenario(**changes)) > blocks_needed(scenario())
+
+
+def test_a_state_saved_inside_a_chunk_takes_a_block() -> None:
+    plain, saving = ({**MAMBA, "checkpoint": unit} for unit in (0, 1))
+    needed = [blocks_needed(scenario(groups_in_geometry=[FULL, group])) for group in (plain, saving)]
+    assert needed[1] == needed[0] + 1
 
 
 def test_public_reports_of_tiny_pools_are_not_refused() -> None:

@@ -15,17 +15,8 @@ from oracle.compare import Comparison, Outcome, compare, outcome_of, overall, re
 from oracle.costs import COSTS, Costs, better_in, costs_of, worse_in
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
 from oracle.verdict import Finding
+from tests.oracle.siblings import SIBLINGS
 
-SIBLINGS = Scenario(
-    Geometry((Group("full", 4), Group("mamba", 4)), 4, 40),
-    Limits(budget=16, sequences=4),
-    (
-        Step(0, add=(Request("r0", ("sys:18", "a:5"), 2),)),
-        Step(6, add=(Request("r1", ("sys:18", "b:5"), 2),)),
-        Step(14, add=(Request("r2", ("sys:18", "c:5"), 2),)),
-    ),
-    Features(retention=0),
-)
 CROWDED = Scenario(
     Geometry((Group("full", 4),), 4, 10),
     Limits(budget=8, sequences=4),
@@ -110,6 +101,13 @@ def test_a_rule_that_is_newly_broken_regresses_and_the_other_way_round_is_mended
     back = compare(bad, good)
     assert not back.broken
     assert {finding.rule for finding in back.mended} == bad.rules
+
+
+def test_a_rule_that_both_break_is_neither_broken_nor_mended() -> None:
+    bad = outcome(SIBLINGS, "ends-inside-a-block")
+    found = compare(bad, changed(bad, lambda record: None if isinstance(record, trace.End) else record))
+    assert found.difference is not None
+    assert (found.broken, found.mended) == ((), ())
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,12 @@ import msgspec
 import pytest
 
 from fuzz.engines.conforming import open_reference
+from fuzz.engines.planted import open_planted
 from fuzz.generator import scenario_at
 from oracle import trace
 from oracle.judge import BadTrace, Judge, judge_lines
-from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
 from oracle.verdict import Verdict
-
-SIBLINGS = Scenario(
-    Geometry((Group("full", 4), Group("mamba", 4)), 4, 40),
-    Limits(budget=16, sequences=4),
-    (
-        Step(0, add=(Request("r0", ("sys:18", "a:5"), 2),)),
-        Step(6, add=(Request("r1", ("sys:18", "b:5"), 2),)),
-        Step(14, add=(Request("r2", ("sys:18", "c:5"), 2),)),
-    ),
-    Features(retention=0),
-)
-"""Three siblings under interval 0: the second finds the junction at 16, the third reuses it."""
+from tests.oracle.siblings import SIBLINGS
 
 Records = list[trace.AnyRecord]
 
@@ -444,3 +433,11 @@ def test_a_wrong_hash_on_a_running_state_is_one_finding_and_its_owner_reads_what
     found = verdict(header, records, None).findings
     assert {finding.rule for finding in found} == {"C1"}
     assert found[0].block == running
+
+
+def test_a_wrong_hash_is_one_finding_and_who_was_misled_by_it_is_no_second() -> None:
+    """The state that the third sibling takes at the hash's word is not what the hash names; C1 has said so."""
+    lines = open_planted("stale-hash").run(scenario_at(1, 23, without=("async",))).lines
+    assert {finding.rule for finding in judge_lines(lines, None).findings} == {"C1"}
+    # By C2 alone nothing was said before, so the same read is told.
+    assert {finding.rule for finding in judge_lines(lines, None, frozenset({"C2"})).findings} == {"C2"}

@@ -275,3 +275,23 @@ def test_a_checkout_that_is_edited_in_place_is_proved_anew(tmp_path: Path) -> No
         (False, True),
         (True, True),
     ]
+
+
+def test_a_result_is_not_kept_under_a_key_that_its_own_process_does_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a source is edited after this process has looked at it, and before the task's process does."""
+    monkeypatch.setattr("spec.run.key_of", lambda task, limits: "0" * 64)
+    (done,) = run([TASK], tmp_path)
+    assert {row.verdict for row in done.result.rows} == {"proved"}
+    assert not list(tmp_path.rglob("*.json"))
+    monkeypatch.undo()
+    run([TASK], tmp_path)
+    assert list(tmp_path.rglob("*.json"))
+
+
+def test_all_claims_together_are_decided_for_every_block_and_every_hash_size() -> None:
+    """Paths that turn out to be infeasible count as covered, also where another claim has told Z3 why before."""
+    result, _ = answer_of(Task(subject="split", release="0.33.0", sizes="B, H", features="lookahead 1"), Limits(), None)
+    assert len(result.rows) > 20
+    assert {row.verdict for row in result.rows} == {"proved"}
