@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -36,6 +37,15 @@ class Commands(common.Group):
             return None
         command: click.Command = getattr(import_module(f"fuzz.commands.{cmd_name}"), cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Click's own suggestion looks among the commands that are loaded, and differs from version to version.
+        if args and args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"No such command {args[0]!r}." + "".join(f" Did you mean {name!r}?" for name in near))
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
