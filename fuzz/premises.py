@@ -13,7 +13,7 @@ from functools import partial
 from typing import Generic, Literal, TypeVar
 
 from oracle.case import Case
-from oracle.check_commits import mask_alignment
+from oracle.check_retention import mask_alignment
 from oracle.trace import Cache, Commit, Lookup, Record, Split
 from reference.split import prefill_end
 from spec.boundary_domains import BOUNDARY_SIZES

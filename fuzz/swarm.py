@@ -41,6 +41,7 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "shared-prefix": (80, "prompts that share prefixes"),
     "repeat": (55, "prompts sent again"),
     "extend": (50, "prompts that go on with the output of an earlier request"),
+    "long-output": (15, "requests that decode for 40 to 90 steps"),
     "spread": (60, "requests that arrive in different steps"),
     "late-sibling": (50, "requests that arrive after the earlier ones ended"),
     "abort": (35, "aborts before a step"),

@@ -70,7 +70,7 @@ def draw_jobs(draw: Draw, swarm: Swarm, features: Features, sizes: Sizes) -> lis
     at = busy = 0
     for number in range(count):
         prompt, tokens, output = _prompt(draw, swarm, sizes, shared, jobs)
-        request = _request(draw, features, number, prompt, output)
+        request = _request(draw, swarm, features, number, prompt, output)
         at = min(LAST_STEP, _arrival(draw, swarm, at, busy) if jobs else 0)
         steps = -(-tokens // sizes.per_step) + request.max_output + features.async_depth + 1
         busy = max(at, busy) + steps
@@ -126,8 +126,13 @@ def _with_tail(draw: Draw, sizes: Sizes, prompt: tuple[str, ...], tokens: int, o
     return (*prompt, f"{own}:{tail}"), tokens + tail
 
 
-def _request(draw: Draw, features: Features, number: int, prompt: tuple[str, ...], output: str) -> Request:
+def _request(
+    draw: Draw, swarm: Swarm, features: Features, number: int, prompt: tuple[str, ...], output: str
+) -> Request:
     max_output = draw.integer(1, 12) if draw.chance(50) else draw.integer(1, 4)
+    if "long-output" in swarm and draw.chance(60):
+        # So long that who is passed over meanwhile is starved.
+        max_output = draw.integer(40, 90)
     accept = _NO_DRAFTS
     if features.drafts:
         accept = tuple(draw.integer(0, features.drafts) for _ in range(draw.integer(1, 4)))

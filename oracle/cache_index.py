@@ -39,6 +39,11 @@ class CacheIndex:
         self.by_block.setdefault(entry.block, []).append(entry)
         self.by_key.setdefault((entry.group, entry.key), {})[entry.block] = entry
 
+    def has(self, group: int, block: int, position: int) -> bool:
+        """Whether a block has a hash that stands for ``position`` tokens in a group."""
+        entries = self.by_block.get(block, ())
+        return any(entry.group == group and entry.position == position for entry in entries)
+
     def remove_block(self, block: int) -> list[Entry]:
         """A block lost all its hashes; gives what they were."""
         entries = self.by_block.pop(block, [])

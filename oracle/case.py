@@ -28,7 +28,8 @@ class RequestState:
     that the scheduler counts as computed. ``granted``: what the split gave since the last step (None: it was
     not asked). ``mamba_tails``: per group the position of its partial tail (0: none), where it is Mamba.
     ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have been
-    considered for the cache. ``tainted``: rules that this request has broken already.
+    considered for the cache. ``kept``: per group, for its sparse blocks by
+    number, whether they were kept when they were considered. ``tainted``: rules that this request has broken already.
     """
 
     name: str
@@ -44,11 +45,18 @@ class RequestState:
     mamba_tails: list[int] = field(default_factory=list)
     tables: list[list[int]] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
+    kept: list[dict[int, bool]] = field(default_factory=list)
     tainted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.tables = [[] for _ in range(self.groups)]
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Nothing is computed: the request is new, or was preempted."""
+        self.computed = 0
         self.cached = [0] * self.groups
+        self.kept = [{} for _ in range(self.groups)]
 
 
 class Case:

@@ -1,4 +1,4 @@
-"""Checks of what enters the cache: M3 against the reference, R1 and R2 as predicates.
+"""Checks of what enters the cache: M3 against the reference; retention's own rules are in ``check_retention``.
 
 A ``cache`` record opens a window: the commits of that group and request that follow, until a record of
 another kind, are what the engine made of it.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oracle.case import Case, RequestState
+from oracle.check_retention import boundary_list, check_new_blocks, mask_alignment
 from oracle.trace import Allocate, Cache
-from reference import boundaries, retention, tails
+from reference import retention, tails
 from reference.arithmetic import ceil_div
 from reference.policy import NEWEST, Policy
 
@@ -79,26 +80,6 @@ def open_window(case: Case, record: Cache) -> Window:
     return window
 
 
-def _list_of_boundaries(case: Case, policy: Policy, window: Window) -> tuple[int, ...]:
-    """The request's boundary list, for the group of the window."""
-    state = window.state
-    return boundaries.boundary_list(
-        policy,
-        case.groups[window.record.group],
-        state.prompt,
-        state.looked_up or 0,
-        case.setup.scheduler_block,
-        any(case.setup.drop_groups),
-    )
-
-
-def mask_alignment(case: Case, policy: Policy) -> int:
-    """The unit that masks floor boundaries to, in tokens."""
-    if policy.mask_alignment == "scheduler block":
-        return case.setup.scheduler_block
-    return case.setup.alignment
-
-
 def _expect_blocks(case: Case, policy: Policy, window: Window) -> None:
     """Full blocks that the mask keeps and that the table still holds."""
     if window.end == window.first:
@@ -106,7 +87,7 @@ def _expect_blocks(case: Case, policy: Policy, window: Window) -> None:
     table = window.state.tables[window.record.group]
     spec = case.groups[window.record.group]
     alignment = mask_alignment(case, policy)
-    positions = () if spec.kind == "full" else _list_of_boundaries(case, policy, window)
+    positions = () if spec.kind == "full" else boundary_list(case, policy, window.state, window.record.group)
     for number in range(window.first, min(window.end, len(table))):
         if table[number] and retention.keep(spec, number, alignment, case.setup.retention, positions):
             window.expected.add(((number + 1) * spec.block, table[number]))
@@ -156,18 +137,15 @@ def close_window(case: Case, window: Window) -> None:
     """Compare what was committed with what should have been."""
     if case.policy is not None and case.judged("M3") and window.expected != window.seen:
         # A block that has the very hash already gets no commit.
-        missing = {pair for pair in window.expected - window.seen if not _has_hash(case, window, *pair)}
+        missing = {
+            pair for pair in window.expected - window.seen if not case.index.has(window.record.group, *reversed(pair))
+        }
         extra = window.seen - window.expected
         if missing or extra:
             _report_difference(case, window, missing, extra)
-    if window.end > window.first and case.groups[window.record.group].kind != "full":
-        _check_retention(case, window)
-
-
-def _has_hash(case: Case, window: Window, position: int, block: int) -> bool:
-    """Whether a block has a hash that stands for ``position`` tokens, in the window's group."""
-    entries = case.index.by_block.get(block, ())
-    return any(entry.group == window.record.group and entry.position == position for entry in entries)
+    group = window.record.group
+    if window.end > window.first and case.groups[group].kind != "full":
+        check_new_blocks(case, window.state, group, range(window.first, window.end), window.seen)
 
 
 def _report_difference(case: Case, window: Window, missing: set[tuple[int, int]], extra: set[tuple[int, int]]) -> None:
@@ -191,50 +169,3 @@ def _positions(pairs: set[tuple[int, int]]) -> str:
     if not pairs:
         return "nothing"
     return "positions " + ", ".join(str(position) for position, _ in sorted(pairs))
-
-
-def _check_retention(case: Case, window: Window) -> None:
-    """R1 and R2: the tails of the junction and of the whole boundary list are kept."""
-    policy = case.policy or NEWEST
-    junction = window.state.looked_up or 0
-    if junction > 0 and case.setup.retention == 0:
-        _check_tails(case, window, "R1", (junction,), "junction")
-    if case.policy is not None:
-        _check_tails(case, window, "R2", _list_of_boundaries(case, policy, window), "boundary list")
-
-
-def _tail_units(case: Case, group: int) -> set[int]:
-    """The units that a boundary is floored to; without a policy both that releases use, which must agree."""
-    units = {case.setup.scheduler_block, case.setup.alignment}
-    if case.policy is not None:
-        units = {mask_alignment(case, case.policy)}
-    spec = case.groups[group]
-    return {spec.block if spec.kind == "swa" and unit % spec.block != 0 else unit for unit in units}
-
-
-def _check_tails(case: Case, window: Window, rule: str, positions: tuple[int, ...], what: str) -> None:
-    """Every block of the tails of ``positions`` that this call passed over, and that exists, is in the cache."""
-    group = window.record.group
-    spec, table = case.groups[group], window.state.tables[group]
-    units = _tail_units(case, group)
-    # A boundary below the first aligned position is a hit of 0 tokens, which needs nothing.
-    reachable = [position for position in positions if position >= max(units)]
-    for number in range(window.first, min(window.end, len(table))):
-        end = (number + 1) * spec.block
-        wanted = any(all(retention.in_tail(spec, number, at, unit) for unit in units) for at in reachable)
-        if not wanted or not table[number] or not case.judged(rule):
-            continue
-        if not _has_hash(case, window, end, table[number]):
-            case.report(
-                rule,
-                "commit",
-                f"{window.record.request} has the {what} {', '.join(map(str, positions))}; block {number} of "
-                f"{case.name(group)} (up to token {end}) is part of its tail, was full, and was not kept "
-                f"under interval {case.setup.retention}",
-                request=window.record.request,
-                group=group,
-                block=table[number],
-                expected=f"block up to {end} kept",
-                actual="not kept",
-            )
-            return

@@ -1,18 +1,22 @@
-"""Checks of the lookup: L1 and L3 on what the engine granted, M2 against the reference."""
+"""Checks of the lookup: L1 to L3 on what the engine granted, M2 against the reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from oracle.case import Case, RequestState
+from oracle.check_longest import check_longest
 from oracle.trace import Lookup
 from reference import lookup, rules
 from reference.arithmetic import ceil_div
 from reference.geometry import blocks_needed_for_hit
 
 
-def check_lookup(case: Case, record: Lookup) -> None:
-    """Judge one lookup, then note what the request now carries."""
+def check_lookup(case: Case, record: Lookup) -> int:
+    """Judge one lookup, then note what the request now carries.
+
+    Gives the junction that is due, by what full attention holds, or the one that was found if that is longer.
+    """
     state = case.requests[record.request]
     case.grow_ids(state, max(record.known, record.hit) + 1)
     case.cover("lookup")
@@ -26,9 +30,17 @@ def check_lookup(case: Case, record: Lookup) -> None:
     if 0 < record.hit < record.known:
         for group in range(len(case.groups)):
             _check_served(case, record, state, group)
-    if case.policy is not None and case.scenario.features.caching and case.judged("M2"):
-        _check_prediction(case, record, state)
+    offered = 0
+    if case.scenario.features.caching:
+        items = [
+            lookup.LookupGroup(spec, present_in(case, state, number, record.known))
+            for number, spec in enumerate(case.groups)
+        ]
+        offered = check_longest(case, record, items)
+        if case.policy is not None and case.judged("M2"):
+            _check_prediction(case, record, items)
     state.looked_up = record.junction
+    return max(record.junction, offered if offered > record.hit else 0)
 
 
 def _check_numbers(case: Case, record: Lookup) -> None:
@@ -123,13 +135,9 @@ def present_in(case: Case, state: RequestState, group: int, known: int) -> Calla
     return present
 
 
-def _check_prediction(case: Case, record: Lookup, state: RequestState) -> None:
+def _check_prediction(case: Case, record: Lookup, items: list[lookup.LookupGroup]) -> None:
     """M2: the reference's hit and junction for the cache as it is now."""
     assert case.policy is not None
-    items = [
-        lookup.LookupGroup(spec, present_in(case, state, number, record.known))
-        for number, spec in enumerate(case.groups)
-    ]
     if len(items) == 1:
         predicted = lookup.single_hit(items[0], record.known)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oracle.case import Case
+from oracle.check_course import check_course, report
 from oracle.trace import Split
 from reference import rules, split
 from reference.arithmetic import floor_to
@@ -18,12 +19,13 @@ def check_split(case: Case, record: Split) -> None:
     if record.granted == 0:
         case.cover("empty chunk")
     if case.judged("S1") and not rules.chunk_within_asked(record.asked, record.granted):
-        _report(case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked")
+        report(case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked")
     if prefills:
         tails = _tails(case, record.prompt)
         _check_end(case, record, finish, tails)
         _check_stops(case, record, tails)
         _check_empty(case, record, finish)
+        check_course(case, record, finish)
     _check_junction(case, record)
     if case.policy is not None and case.judged("M1"):
         predicted = split.split(
@@ -36,7 +38,7 @@ def check_split(case: Case, record: Split) -> None:
             record.junction,
         )
         if predicted != record.granted:
-            _report(
+            report(
                 case,
                 "M1",
                 record,
@@ -64,7 +66,7 @@ def _check_end(case: Case, record: Split, finish: int, tails: list[int]) -> None
         record.start, record.granted, finish, case.mamba_blocks, stops, setting.room
     ):
         blocks = " and ".join(str(block) for block in case.mamba_blocks)
-        _report(
+        report(
             case,
             "S2",
             record,
@@ -93,7 +95,7 @@ def _check_stops(case: Case, record: Split, tails: list[int]) -> None:
         name, stop = min(
             ((name, stop) for name, stop in stops.items() if record.start < stop < end), key=lambda item: item[1]
         )
-        _report(case, "S3", record, f"a stop at {stop}", f"the chunk runs across the {name} at {stop}")
+        report(case, "S3", record, f"a stop at {stop}", f"the chunk runs across the {name} at {stop}")
 
 
 def _check_empty(case: Case, record: Split, finish: int) -> None:
@@ -103,7 +105,7 @@ def _check_empty(case: Case, record: Split, finish: int) -> None:
         record.start, record.asked, record.granted, finish, setting.grid, setting.room
     ):
         wanted = "some tokens" if record.granted == 0 else "no tokens"
-        _report(case, "S4", record, wanted, "whether a chunk is empty follows from the next block boundary alone")
+        report(case, "S4", record, wanted, "whether a chunk is empty follows from the next block boundary alone")
 
 
 def _check_junction(case: Case, record: Split) -> None:
@@ -121,17 +123,3 @@ def _check_junction(case: Case, record: Split) -> None:
             expected=state.looked_up,
             actual=record.junction,
         )
-
-
-def _report(case: Case, rule: str, record: Split, expected: str, why: str) -> None:
-    """A finding about a chunk, with the whole decision in words."""
-    end = record.start + record.granted
-    case.report(
-        rule,
-        "split",
-        f"{record.request} (prompt {record.prompt}, known {record.known}, junction {record.junction}) asked for "
-        f"{record.asked} tokens from {record.start} and got {record.granted}, up to {end}: {why}",
-        request=record.request,
-        expected=expected,
-        actual=f"{record.granted} tokens (end {end})",
-    )

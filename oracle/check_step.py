@@ -1,10 +1,12 @@
-"""Checks of whole steps: A3 for limits, S1 against the split, P1 for progress."""
+"""Checks of whole steps: A3 for limits, S1 against the split, P1 and P2 for progress."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from oracle import trace
 from oracle.case import Case, RequestState
-from reference.rules import IDLE_STEPS_LIMIT
+from reference.rules import IDLE_STEPS_LIMIT, STARVED_STEPS_LIMIT
 
 
 def check_chunk(case: Case, item: trace.Scheduled, state: RequestState) -> None:
@@ -52,14 +54,46 @@ def check_limits(case: Case, record: trace.Step) -> None:
 
 
 class Progress:
-    """Counts the steps in a row in which nothing moved."""
+    """Counts the steps in a row in which nothing moved, and those in which a request was passed over.
+
+    ``waiting``: requests that wait, in the order in which they came; ``running``: the others that have not ended.
+    ``passed_over``: steps in a row without a token for a request that had room. ``refused``: requests that did not
+    get the blocks that they asked for in this step.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.idle_steps = 0
+        self.waiting: OrderedDict[str, None] = OrderedDict()
+        self.running: dict[str, None] = {}
+        self.passed_over: dict[str, int] = {}
+        self.refused: set[str] = set()
+        self.judges_order = case.scenario.features.policy == "fcfs"
+
+    def add(self, request: str) -> None:
+        """A request arrives, and waits."""
+        self.waiting[request] = None
+
+    def refuse(self, request: str) -> None:
+        """There were no blocks for it."""
+        self.refused.add(request)
+
+    def preempt(self, request: str) -> None:
+        """It waits again, before all others."""
+        self.running.pop(request, None)
+        self.waiting[request] = None
+        self.waiting.move_to_end(request, last=False)
+        self.refused.add(request)
+
+    def finish(self, request: str) -> None:
+        """It ended."""
+        self.waiting.pop(request, None)
+        self.running.pop(request, None)
+        self.passed_over.pop(request, None)
 
     def check(self, record: trace.Step) -> None:
-        """P1: some request advances in every ``IDLE_STEPS_LIMIT`` steps while one waits."""
+        """P1: some request advances in every ``IDLE_STEPS_LIMIT`` steps while one waits; then P2."""
+        self._check_next(record)
         if record.scheduled or record.waiting + record.running == 0:
             self.idle_steps = 0
             return
@@ -73,6 +107,39 @@ class Progress:
                 expected="some request advances",
                 actual="none does",
             )
+
+    def _check_next(self, record: trace.Step) -> None:
+        """P2: whoever is next, and every request that runs, gets tokens while others do and there is room."""
+        served = {item.request for item in record.scheduled}
+        for request in served:
+            self.waiting.pop(request, None)
+            self.running[request] = None
+        refused, self.refused = self.refused, set()
+        if not self.judges_order:
+            return
+        limits = self.case.scenario.limits
+        left = limits.budget - sum(item.tokens for item in record.scheduled)
+        following = next(iter(self.waiting), None) if record.running < limits.sequences else None
+        candidates = [request for request in self.running if request not in served]
+        if following is not None:
+            candidates.append(following)
+        if left <= 0 or refused or not served:
+            candidates = []
+        counts = {request: self.passed_over.get(request, 0) + 1 for request in candidates}
+        self.passed_over = counts
+        if not counts or not self.case.judged("P2", len(counts)):
+            return
+        for request, steps in counts.items():
+            if steps == STARVED_STEPS_LIMIT:
+                self.case.report(
+                    "P2",
+                    "step",
+                    f"{request} got no token in {steps} steps in a row, though in each a sequence was free for it, "
+                    f"no blocks were refused and budget was left ({left} tokens in the last), while others advanced",
+                    request=request,
+                    expected=f"a token within {STARVED_STEPS_LIMIT} steps",
+                    actual="none",
+                )
 
     def end(self, record: trace.End) -> None:
         """P1 at the end: nobody may be left."""

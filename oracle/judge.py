@@ -21,6 +21,8 @@ from oracle.case import BadTrace, Case, RequestState
 from oracle.check_commits import Window, check_cache_calls, close_window, mamba_tails, nothing_new, open_window
 from oracle.check_content import Content
 from oracle.check_lookup import check_lookup
+from oracle.check_retention import check_prefill
+from oracle.check_reuse import Reuse
 from oracle.check_split import check_split
 from oracle.check_step import Progress, check_chunk, check_limits
 from oracle.ledger import Ledger
@@ -29,17 +31,21 @@ from oracle.verdict import Verdict
 
 __all__ = ["NEEDED_BY", "BadTrace", "Judge", "judge_lines", "read_header"]
 
+COURSE = ("S2", "S3", "S4", "S5", "S6", "S8")
+"""Rules about where a prefill's chunks end."""
+RETENTION = ("R1", "R2", "R3", "R4", "R5", "R6")
+
 NEEDED_BY: dict[str, tuple[str, ...]] = {
-    "lookup": ("L1", "L3", "M2", "M3", "R1", "R2"),
-    "split": ("S1", "S2", "S3", "S4", "M1"),
-    "allocate": ("A1", "A2", "M3", "R1", "R2"),
-    "cache": ("M3", "R1", "R2"),
-    "commit": ("C1", "L1", "M2", "M3", "R1", "R2", "A1", "A2"),
-    "evict": ("C1", "C2", "L1", "M2", "M3", "R1", "R2", "A1", "A2"),
+    "lookup": ("L1", "L2", "L3", "U1", "U3", "M2", "M3", *RETENTION),
+    "split": ("S1", *COURSE, "U1", "M1"),
+    "allocate": ("A1", "A2", "P2", "M3", *RETENTION),
+    "cache": ("M3", *RETENTION),
+    "commit": ("C1", "L1", "L2", "U1", "U3", "M2", "M3", *RETENTION, "A1", "A2"),
+    "evict": ("C1", "C2", "L1", "L2", "U1", "U3", "M2", "M3", *RETENTION, "A1", "A2"),
     "take": ("A1", "A2"),
     "touch": ("A1", "A2"),
     "free": ("A1", "A2"),
-    "preempt": ("M3", "R1", "R2", "C2"),
+    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2"),
 }
 """Rules that cannot be judged without a decision point."""
 
@@ -59,6 +65,7 @@ class Judge:
         self.idle_cache: trace.Cache | None = None
         self.content = Content(case)
         self.progress = Progress(case)
+        self.reuse = Reuse(case)
         self.cache_calls: dict[str, dict[int, int]] = {}
         self.crashed = False
         self.ended = False
@@ -93,10 +100,10 @@ class Judge:
             for rule in NEEDED_BY.get(point, ()):
                 reasons.setdefault(rule, f"this build has no decision point for {point}")
         if header.setup.checkpoint_alignment:
-            for rule in ("S2", "S3", "S4", "C1", "C2", "M3", "R1", "R2"):
+            for rule in (*COURSE, *RETENTION, "U1", "U3", "C1", "C2", "M3"):
                 reasons.setdefault(rule, "states saved inside a chunk are not modelled")
         if case.policy is None:
-            for rule in ("M1", "M2", "M3", "R2", "S4"):
+            for rule in ("M1", "M2", "M3", "S4", "S6", "S8", *RETENTION[1:]):
                 reasons.setdefault(rule, "no policy: the build is judged by the invariants")
         elif not case.policy.allows_wide_blocks:
             reasons.setdefault("S4", "it holds from 0.27 on")
@@ -161,20 +168,25 @@ class Judge:
         )
         state.mamba_tails = mamba_tails(self.case, state)
         self.case.requests[record.request] = state
+        self.progress.add(record.request)
 
     def _lookup(self, record: trace.Lookup) -> None:
-        self.case.request(record.request).known = record.known
-        check_lookup(self.case, record)
+        state = self.case.request(record.request)
+        state.known = record.known
+        junction = check_lookup(self.case, record)
+        self.reuse.look_up(record, state, junction)
 
     def _split(self, record: trace.Split) -> None:
         self.case.request(record.request).granted = record.granted
         check_split(self.case, record)
+        self.reuse.split(record)
 
     def _allocate(self, record: trace.Allocate) -> None:
         state = self.case.request(record.request)
         calls = self.cache_calls.pop(record.request, {})
         if not record.granted:
             self.case.cover("allocation refused")
+            self.progress.refuse(record.request)
         elif self.case.scenario.features.caching:
             check_cache_calls(self.case, state, record, calls)
 
@@ -217,23 +229,29 @@ class Judge:
 
     def _evict(self, record: trace.Evict) -> None:
         self.case.cover("eviction")
-        for entry in self.case.index.remove_block(record.block):
+        entries = self.case.index.remove_block(record.block)
+        for entry in entries:
             self.content.evicted[entry.group, entry.digest] = entry
+        self.reuse.evict(entries)
 
     def _preempt(self, record: trace.Preempt) -> None:
         self.case.cover("preemption")
         state = self.case.request(record.request)
         state.preemptions += 1
-        state.cached = [0] * len(state.cached)
-        state.computed = 0
+        state.start_over()
+        self.reuse.leave(record.request)
+        self.progress.preempt(record.request)
 
     def _finish(self, record: trace.Finish) -> None:
         self.case.cover("abort" if record.reason == "aborted" else "finish")
+        self.progress.finish(record.request)
+        self.reuse.leave(record.request)
 
     def _reset(self, record: trace.Reset) -> None:
         if record.done:
             self.case.cover("reset")
             self.case.index.clear()
+            self.reuse.reset()
 
     def _step(self, record: trace.Step) -> None:
         case = self.case
@@ -248,7 +266,10 @@ class Judge:
         for item in record.scheduled:
             state = self.case.request(item.request)
             check_chunk(case, item, state)
-            state.computed = item.planned + item.tokens
+            before, state.computed = state.computed, item.planned + item.tokens
+            if before < state.prompt <= state.computed:
+                check_prefill(case, state)
+        self.reuse.step(record)
 
     def _output(self, record: trace.Output) -> None:
         for request, tokens in record.sampled:

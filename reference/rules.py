@@ -13,6 +13,9 @@ from reference.arithmetic import floor_to
 IDLE_STEPS_LIMIT = 40
 """P1: after so many steps in a row without any token, while a request waits or runs, the engine is stuck."""
 
+STARVED_STEPS_LIMIT = 40
+"""P2: so many steps in a row may pass over the request that is next, while there is room for it."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -149,6 +152,11 @@ def kept_if_served(kept: bool, serves: bool) -> bool:
     return kept or not serves
 
 
+def kept_alike(kept_by_chunks: bool, kept_at_once: bool) -> bool:
+    """R3, for one block."""
+    return kept_by_chunks == kept_at_once
+
+
 def kept_implies(kept_by_less: bool, kept_by_more: bool) -> bool:
     """R4 and R5, for one block: what one way of keeping keeps, the other keeps too."""
     return kept_by_more or not kept_by_less
@@ -175,6 +183,16 @@ def hit_is_aligned(hit: int, known: int, alignment: int) -> bool:
 def junction_beyond_hit(hit: int, junction: int, known: int) -> bool:
     """L3, at a lookup. ``known``: the request's tokens. All in tokens."""
     return junction == 0 or hit < junction < known
+
+
+def reuses_at_least(hit: int, position: int) -> bool:
+    """U1 and U3, at a lookup: what was promised at ``position`` is reused. In tokens."""
+    return hit >= position
+
+
+def nothing_longer_is_served(hit: int, longest: int) -> bool:
+    """L2. ``longest``: the longest aligned length that all groups can serve. In tokens."""
+    return hit >= longest
 
 
 RULES: dict[str, Rule] = {
@@ -206,6 +224,23 @@ RULES: dict[str, Rule] = {
             "of the prefill end, and a block fits the step's room.",
             chunk_empty_only_when_short,
         ),
+        Rule(
+            "S5",
+            "From any start before the junction stop, if every step asks for a block or all that is left, some "
+            "chunk ends exactly on it.",
+            junction_stop_is_met,
+        ),
+        Rule(
+            "S6",
+            "A partial tail that is the earliest stop ahead ends every chunk that was asked to reach the prefill end.",
+            chunk_ends_at,
+        ),
+        Rule(
+            "S8",
+            "If every step asks for a block or all that is left, prefill takes at most one chunk for each grid "
+            "boundary, the partial tail and the exact junction before its end, and the last.",
+            chunk_uses_up_a_stop,
+        ),
         Rule("R1", "With retention interval 0, every block of the tail of the junction is kept.", kept_if_served),
         Rule(
             "R2",
@@ -213,16 +248,52 @@ RULES: dict[str, Rule] = {
             "none).",
             kept_if_served,
         ),
+        Rule("R3", "Masks computed chunk by chunk equal the mask computed at once.", kept_alike),
+        Rule(
+            "R4",
+            "For one boundary list: what interval 0 keeps, every interval keeps; what any interval keeps, dense keeps.",
+            kept_implies,
+        ),
+        Rule(
+            "R5",
+            "With interval 0, and an alignment that is a multiple of the block, nothing but the tails of the boundary "
+            "list is kept.",
+            kept_implies,
+        ),
+        Rule(
+            "R6",
+            "The boundary list holds every position at which an identical resend, or an extension, of the prompt can "
+            "resume.",
+            position_is_listed,
+        ),
         Rule(
             "L1",
             "A hit is aligned, at most tokens - 1, and every group can serve it from blocks that are present.",
             hit_is_aligned,
         ),
         Rule(
+            "L2",
+            "No longer aligned length would satisfy all groups (an EAGLE attention group needs its peeked unit too; "
+            "Mamba does not peek), for one fixed cache content.",
+            nothing_longer_is_served,
+        ),
+        Rule(
             "L3",
             "The junction is 0 or lies beyond the hit, within the request, and the split sees the junction of the "
             "request's last lookup.",
             junction_beyond_hit,
+        ),
+        Rule(
+            "U1",
+            "Siblings one after another, sharing at least a scheduler block, interval 0: the second finds the "
+            "junction, the third reuses it once the second's prefill is done, while it is still present.",
+            reuses_at_least,
+        ),
+        Rule(
+            "U3",
+            "A resend, or an extension, of a prompt gets at least the largest position that the drop rule allows, "
+            "while it is present; and one shared token less never makes the hit of a sliding window collapse.",
+            reuses_at_least,
         ),
         Rule("C1", "A hashed block holds exactly the content that its hash names."),
         Rule(
@@ -239,6 +310,11 @@ RULES: dict[str, Rule] = {
             "Tokens scheduled in a step stay within the budget, sequences within their limit, every count is positive.",
         ),
         Rule("P1", f"While a request waits or runs, some request advances in every {IDLE_STEPS_LIMIT} steps."),
+        Rule(
+            "P2",
+            "The waiting request that is next gets tokens within "
+            f"{STARVED_STEPS_LIMIT} steps in which a sequence, blocks and budget are left for it.",
+        ),
         Rule("P3", "A legal scenario never makes the engine raise or hang."),
         Rule("D1", "The same inputs give the same decision."),
         Rule("M1", "The chunk is the one that the reference's split gives.", conformance=True),
@@ -262,26 +338,9 @@ CLAIMED_ONLY: dict[str, Rule] = {
             exported_state_stands_in,
         ),
         Rule(
-            "S5",
-            "From any start before the junction stop, if every step asks for a block or all that is left, some "
-            "chunk ends exactly on it.",
-            junction_stop_is_met,
-        ),
-        Rule(
-            "S6",
-            "A partial tail that is the earliest stop ahead ends every chunk that was asked to reach the prefill end.",
-            chunk_ends_at,
-        ),
-        Rule(
             "S7",
             "For fresh requests, room held fixed: a larger budget never ends a chunk earlier.",
             more_asked_ends_no_earlier,
-        ),
-        Rule(
-            "S8",
-            "If every step asks for a block or all that is left, prefill takes at most one chunk for each grid "
-            "boundary, the partial tail and the exact junction before its end, and the last.",
-            chunk_uses_up_a_stop,
         ),
         Rule(
             "S9",
@@ -299,24 +358,6 @@ CLAIMED_ONLY: dict[str, Rule] = {
             "Prefill ends with the prompt, or one token before the newest, whichever is later.",
             is_prefill_end,
         ),
-        Rule("R3", "Masks computed chunk by chunk equal the mask computed at once."),
-        Rule(
-            "R4",
-            "For one boundary list: what interval 0 keeps, every interval keeps; what any interval keeps, dense keeps.",
-            kept_implies,
-        ),
-        Rule(
-            "R5",
-            "With interval 0, and an alignment that is a multiple of the block, nothing but the tails of the boundary "
-            "list is kept.",
-            kept_implies,
-        ),
-        Rule(
-            "R6",
-            "The boundary list holds every position at which an identical resend, or an extension, of the prompt can "
-            "resume.",
-            position_is_listed,
-        ),
         Rule(
             "R7",
             "The boundary list holds the junction, and nothing but positions at which a resend or an extension "
@@ -328,16 +369,6 @@ CLAIMED_ONLY: dict[str, Rule] = {
             "Dense Mamba keeps every block; with an interval above 0, or dense, a window keeps every block that a "
             "hit at a multiple of the interval (dense: of the alignment) reads.",
             kept_if_served,
-        ),
-        Rule(
-            "L2",
-            "No longer aligned length would satisfy all groups (an EAGLE attention group needs its peeked unit too; "
-            "Mamba does not peek), for one fixed cache content.",
-        ),
-        Rule(
-            "U1",
-            "Siblings one after another, sharing at least a scheduler block, interval 0: the second finds the "
-            "junction, the third reuses it once the second's prefill is done, while it is still present.",
         ),
     )
 }

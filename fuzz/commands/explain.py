@@ -29,10 +29,14 @@ DECIDED_BY = {
 
 JUDGED_IN = {
     "oracle/check_split.py": ("S1", "S2", "S3", "S4", "M1"),
+    "oracle/check_course.py": ("S5", "S6", "S8"),
     "oracle/check_lookup.py": ("L1", "L3", "M2"),
-    "oracle/check_commits.py": ("R1", "R2", "M3"),
+    "oracle/check_longest.py": ("L2",),
+    "oracle/check_commits.py": ("M3",),
+    "oracle/check_retention.py": ("R1", "R2", "R3", "R4", "R5", "R6"),
+    "oracle/check_reuse.py": ("U1", "U3"),
     "oracle/check_content.py": ("C1", "C2"),
-    "oracle/check_step.py": ("A3", "P1"),
+    "oracle/check_step.py": ("A3", "P1", "P2"),
     "oracle/ledger.py": ("A1", "A2"),
     "oracle/judge.py": ("P3",),
     "fuzz/trial.py": ("D1",),

@@ -198,7 +198,7 @@ class Scheduler:
             running.junction = found.junction
             asked = min(running.known - found.hit, threshold, budget)
             granted = self._split(running, found.hit, asked)
-            if granted <= 0 or not self.rules.admits(found.hit):
+            if granted <= 0 or not self.rules.admits(found.hit, bool(self.running)):
                 break
             if not self.tables.admit(running, found, granted, bool(self.running)):
                 break

@@ -19,7 +19,7 @@ from fuzz.engines.tables import Rules
 from reference.arithmetic import floor_to
 from reference.geometry import Group
 from reference.lookup import LookupGroup
-from reference.split import partial_tail, prefill_end
+from reference.split import last_cacheable_position, partial_tail, prefill_end
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,35 @@ class _StopsABlockEarly(_Cut):
         return end - start if end > start and start + granted < finish and not at_stop else granted
 
 
+@_plant("junction-not-floored", "S5", "a chunk with the junction inside ends on it, and not on the boundary before it")
+class _JunctionNotFloored(Rules):
+    def chunk(self, shape: Shape, start: int, asked: int, prompt: int, known: int, junction: int) -> int:
+        granted = super().chunk(shape, start, asked, prompt, known, junction)
+        return junction - start if start < junction < start + asked else granted
+
+
+@_plant("tail-ignored", "S6", "the split knows no partial tail")
+class _TailIgnored(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        at_tail = start + granted == partial_tail(shape.policy, shape.setting, prompt)
+        return asked if at_tail and start + asked >= finish else granted
+
+
+@_plant(
+    "ends-in-halves", "S8", "a chunk that would end prefill is cut in half for as long as there is more than a token"
+)
+class _EndsInHalves(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        return max(granted // 2, 1) if start + granted >= finish else granted
+
+
+@_plant("last-stop-ignored", "U3", "a chunk that can end prefill runs across the last cacheable position")
+class _LastStopIgnored(_Cut):
+    def cut(self, shape: Shape, start: int, asked: int, granted: int, prompt: int, finish: int) -> int:
+        at_last = start + granted == last_cacheable_position(shape.policy, shape.setting, prompt)
+        return asked if at_last and start + asked >= finish else granted
+
+
 # Retention.
 
 
@@ -172,8 +201,38 @@ class _ReplayDropped(Rules):
 
 @_plant("keeps-the-first-block", "M3", "retention keeps a request's first block, whatever the interval")
 class _KeepsTheFirstBlock(Rules):
-    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...]) -> bool:
-        return number == 0 or super().keeps(shape, group, number, positions)
+    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
+        return number == 0 or super().keeps(shape, group, number, positions, first)
+
+
+@_plant(
+    "chunk-forgets-its-first", "R3", "the first block of every chunk but the request's first stays out of the cache"
+)
+class _ChunkForgetsItsFirst(Rules):
+    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
+        return super().keeps(shape, group, number, positions, first) and (number != first or number == 0)
+
+
+@_plant("window-never-thinned", "R4", "a sliding window with a retention interval keeps every block")
+class _WindowNeverThinned(Rules):
+    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
+        thins = group.kind == "swa" and shape.setup.retention is not None
+        return thins or super().keeps(shape, group, number, positions, first)
+
+
+@_plant("states-never-thinned", "R5", "Mamba keeps every state, whatever the interval")
+class _StatesNeverThinned(Rules):
+    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
+        return group.kind == "mamba" or super().keeps(shape, group, number, positions, first)
+
+
+@_plant("resend-forgotten", "R6", "the boundary list leaves out where a resend resumes, and keeps the extension's")
+class _ResendForgotten(Rules):
+    def boundaries(self, shape: Shape, group: Group, prompt: int, junction: int) -> tuple[int, ...]:
+        unit = shape.setup.scheduler_block
+        listed = super().boundaries(shape, group, prompt, junction)
+        resend = floor_to(prompt - 1, unit) - (unit if any(shape.setup.drop_groups) else 0)
+        return tuple(boundary for boundary in listed if floor_to(boundary, unit) != resend)
 
 
 # The lookup.
@@ -184,6 +243,18 @@ class _LongestHitWins(Rules):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         hit, junction = super().hit_and_junction(shape, items, known, hashed)
         return (junction, 0) if 0 < junction < known else (hit, junction)
+
+
+@_plant("never-hits", "L2", "no lookup ever finds anything")
+class _NeverHits(Rules):
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
+        return 0, 0
+
+
+@_plant("junction-never-found", "U1", "the lookup reports no junction")
+class _JunctionNeverFound(Rules):
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
+        return super().hit_and_junction(shape, items, known, hashed)[0], 0
 
 
 @_plant("junction-at-the-hit", "L3", "every hit leaves a junction where it ends")
@@ -206,15 +277,21 @@ class _SecondBestHit(Rules):
 # Progress and determinism.
 
 
+@_plant("waits-for-silence", "P2", "a request is admitted only when no other runs")
+class _WaitsForSilence(Rules):
+    def admits(self, hit: int, others_run: bool) -> bool:
+        return not others_run
+
+
 @_plant("hit-never-admitted", "P1", "a request that hits the cache waits for ever")
 class _HitNeverAdmitted(Rules):
-    def admits(self, hit: int) -> bool:
+    def admits(self, hit: int, others_run: bool) -> bool:
         return hit == 0
 
 
 @_plant("raises-on-a-hit", "P3", "the engine raises when a request hits the cache")
 class _RaisesOnAHit(Rules):
-    def admits(self, hit: int) -> bool:
+    def admits(self, hit: int, others_run: bool) -> bool:
         if hit:
             raise AssertionError(f"a hit of {hit} tokens")
         return True

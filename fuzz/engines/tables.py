@@ -99,7 +99,7 @@ class Rules(PoolRules):
         """How many of the tokens asked for a chunk gets, in a model with recurrent state."""
         return split.split(shape.policy, shape.setting, start, asked, prompt, known, junction)
 
-    def admits(self, hit: int) -> bool:
+    def admits(self, hit: int, others_run: bool) -> bool:
         """Whether a request that waits may be admitted at all."""
         return True
 
@@ -119,8 +119,8 @@ class Rules(PoolRules):
         drops = any(setup.drop_groups)
         return boundaries.boundary_list(shape.policy, group, prompt, junction, setup.scheduler_block, drops)
 
-    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...]) -> bool:
-        """Whether a full block enters the prefix cache."""
+    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
+        """Whether a full block enters the prefix cache, wherever the blocks that are considered with it begin."""
         return retention.keep(group, number, shape.mask_alignment, shape.setup.retention, positions)
 
     def copies(self, copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -395,7 +395,7 @@ class Tables:
         positions = self.rules.boundaries(self.shape, group, request.prompt, request.junction)
         for column in range(first, min(end, len(table))):
             block = table[column]
-            if block != NULL_BLOCK and self.rules.keeps(self.shape, group, column, positions):
+            if block != NULL_BLOCK and self.rules.keeps(self.shape, group, column, positions, first):
                 self.pool.forget(block)
                 self._name(request, number, block, (column + 1) * group.block)
         request.cached[number] = end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,9 @@ def test_a_finding_is_replayed_by_the_policy_that_it_was_found_by(kvoracle: Kvor
     found = kvoracle(
         "fuzz", "--engine", fault, "--seed", "1", "--scenarios", "20", "--rule", "m1", "--policy", "0.30.0"
     )
-    path = str(min(Path("kvoracle-findings").rglob("M1*.json")))
-    assert f"{path} --engine {fault} --policy 0.30.0\n" in found.stdout
+    told = re.search(rf"(\S+/M1\S*\.json) --engine {fault} --policy 0\.30\.0\n", found.stdout)
+    assert told is not None
+    path = told[1]
     again = kvoracle("replay", path, "--engine", fault)
     assert again.exit_code == 1
     assert "policy of 0.30.0" in again.stdout.splitlines()[0]

@@ -431,13 +431,16 @@ def test_a_wrong_hash_on_a_running_state_is_one_finding_and_its_owner_reads_what
     running = step.scheduled[0].blocks[1][-1]
     records.insert(first, trace.Commit("r0", 1, running, 12, 1 << 40))
     found = verdict(header, records, None).findings
-    assert {finding.rule for finding in found} == {"C1"}
+    # The engine knows nothing of the hash that is planted here, so no lookup finds it either.
+    assert {finding.rule for finding in found} == {"C1", "L2"}
     assert found[0].block == running
 
 
 def test_a_wrong_hash_is_one_finding_and_who_was_misled_by_it_is_no_second() -> None:
     """The state that the third sibling takes at the hash's word is not what the hash names; C1 has said so."""
-    lines = open_planted("stale-hash").run(scenario_at(1, 23, without=("async",))).lines
-    assert {finding.rule for finding in judge_lines(lines, None).findings} == {"C1"}
+    engine = open_planted("stale-hash")
+    traces = (engine.run(scenario_at(1, index, without=("async",))).lines for index in range(400))
     # By C2 alone nothing was said before, so the same read is told.
-    assert {finding.rule for finding in judge_lines(lines, None, frozenset({"C2"})).findings} == {"C2"}
+    misled = (lines for lines in traces if judge_lines(lines, None, frozenset({"C2"})).findings)
+    rules = {finding.rule for finding in judge_lines(next(misled), None).findings}
+    assert rules & {"C1", "C2"} == {"C1"}

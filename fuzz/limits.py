@@ -1,0 +1,55 @@
+"""What the releases' own policies do not keep, so that the engine that follows them does not either.
+
+The reference engine takes a policy's decisions. Where a release is known to break an invariant by such a decision the
+finding is right, and no false alarm: here it is a named allowed difference. On a real build it stays a finding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oracle.verdict import Finding, Verdict
+from reference.policy import POLICIES
+
+_RELEASES = tuple(POLICIES)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A rule that a policy does not keep: at which decisions, in which classes of geometries, up to which release.
+
+    ``part``: what the name of the class of geometries contains. ``last``: None for a limit that the newest has, too.
+    """
+
+    rules: tuple[str, ...]
+    decision: str
+    part: str
+    last: str | None
+    reason: str
+
+    def explains(self, finding: Finding, release: str) -> bool:
+        """Whether a finding under the policy of ``release`` is due to it."""
+        then = self.last is None or _RELEASES.index(release) <= _RELEASES.index(self.last)
+        named = finding.rule in self.rules and finding.decision == self.decision
+        return then and named and self.part in finding.geometry
+
+
+LIMITS: tuple[Limit, ...] = (
+    Limit(("U3",), "divergence", "swa", None, "a window keeps what one boundary needs, and no more (report 57610)"),
+    Limit(("U3",), "lookup", "/unequal", None, "chunks stop at Mamba blocks, hits are granted in scheduler blocks"),
+    Limit(("R6",), "resend", "/unequal/eagle", None, "the list lowers by a scheduler block, the lookup by one group's"),
+    Limit(("R6",), "resend", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
+    Limit(("U3",), "lookup", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
+    Limit(("U3",), "lookup", "mamba", "0.31.0", "the last cacheable position leaves a resend no token to compute"),
+)
+
+
+def allow_limits(verdict: Verdict, release: str) -> None:
+    """Turn the findings that the policy of ``release`` is known for into allowed differences."""
+    findings, verdict.findings = verdict.findings, []
+    for finding in findings:
+        limit = next((limit for limit in LIMITS if limit.explains(finding, release)), None)
+        if limit is None:
+            verdict.findings.append(finding)
+        else:
+            verdict.allowed[limit.reason] = verdict.allowed.get(limit.reason, 0) + 1

@@ -1,0 +1,196 @@
+"""Checks of reuse across requests: U1 for siblings and U3 for resends, as promises that later lookups must find kept.
+
+A prefill that ends promises what a later request with the same tokens gets. A promise is void as soon as a block that
+it needs loses its hash; what was never hashed keeps it alive, for that is the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from oracle.cache_index import Entry
+from oracle.case import Case, RequestState
+from oracle.check_retention import resume_limit
+from oracle.trace import Lookup, Split, Step
+from reference import rules
+from reference.arithmetic import ceil_div, floor_to
+from reference.geometry import blocks_needed_for_hit
+from reference.serving import given_back
+
+PROMISES_MAX = 4096
+"""So many promises are watched at once; beyond that the oldest is given up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Promise:
+    """``position``: a request that shares its first ``shared`` tokens with ``maker`` gets at least so many.
+
+    ``prefix``: the id of those shared tokens. ``whole``: they are all that it has, else it has more. ``needed``: by
+    group, the ids of the prefixes whose entries the hit reads.
+    """
+
+    rule: str
+    decision: str
+    maker: str
+    position: int
+    shared: int
+    prefix: int
+    whole: bool
+    needed: frozenset[tuple[int, int]]
+
+
+class Reuse:
+    """Promises, from the lookup of the request that makes them to the eviction that ends them.
+
+    ``made``: by request, what its prefill will have promised when it is over; only then does it hold for others.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.made: dict[str, list[Promise]] = {}
+        self.promises: dict[Promise, None] = {}
+        self.by_shared: dict[int, dict[int, list[Promise]]] = {}
+        self.by_key: dict[tuple[int, int], list[Promise]] = {}
+        self.peek = max((given_back(group, case.setup.alignment) for group in case.groups), default=0)
+        kinds = {group.kind for group in case.groups}
+        self.windows_alone = "swa" in kinds and "mamba" not in kinds
+        self.watches = case.scenario.features.caching and bool(case.rules & {"U1", "U3"})
+
+    def look_up(self, record: Lookup, state: RequestState, junction: int) -> None:
+        """Judge what a request gets by the promises that are for it, and note what its prefill will promise.
+
+        ``junction``: the one that is due.
+        """
+        if not self.watches:
+            return
+        for shared, by_prefix in self.by_shared.items():
+            if shared <= record.known:
+                for promise in by_prefix.get(state.ids[shared], ()):
+                    if promise.whole == (shared == record.known):
+                        self._judge(promise, record)
+        self._give_up(state.name)
+        for promise in self._promises(record, state, junction):
+            self.made.setdefault(state.name, []).append(promise)
+            for key in promise.needed:
+                self.by_key.setdefault(key, []).append(promise)
+
+    def split(self, record: Split) -> None:
+        """A chunk that neither asks for a block nor for all that is left may miss the junction: no promise."""
+        if record.asked < self.case.setup.split_grid and record.start + record.asked < record.known:
+            for promise in [one for one in self.made.get(record.request, ()) if one.rule == "U1"]:
+                self._drop(promise)
+
+    def step(self, record: Step) -> None:
+        """What prefills that this step ends have promised holds from here on."""
+        for item in record.scheduled:
+            if item.request in self.made and item.planned + item.tokens >= self.case.request(item.request).prompt:
+                for promise in self.made.pop(item.request):
+                    self.promises[promise] = None
+                    self.by_shared.setdefault(promise.shared, {}).setdefault(promise.prefix, []).append(promise)
+        while len(self.promises) > PROMISES_MAX:
+            self._drop(next(iter(self.promises)))
+
+    def leave(self, request: str) -> None:
+        """A prefill that is broken off, by a preemption or an abort, promises nothing."""
+        self._give_up(request)
+
+    def evict(self, entries: list[Entry]) -> None:
+        """Entries are gone: what needs them is promised no more, unless another block holds the same."""
+        for entry in entries:
+            key = (entry.group, entry.key)
+            if key in self.by_key and key not in self.case.index.by_key:
+                for promise in list(self.by_key[key]):
+                    self._drop(promise)
+
+    def reset(self) -> None:
+        """The cache is empty."""
+        for table in (self.made, self.promises, self.by_shared, self.by_key):
+            table.clear()
+
+    def _promises(self, record: Lookup, state: RequestState, junction: int) -> Iterator[Promise]:
+        """What the prefill that begins with a lookup will have promised when it is over."""
+        # A hit names the tokens that its groups match beyond it, and those that the last hash covers.
+        beyond = self.peek + self.case.setup.lookahead_hash
+        position = self._hit_position(junction)
+        if record.hit < position and position + beyond < state.prompt:
+            yield self._promise("U1", "lookup", state, position, position + beyond)
+        if state.known != state.prompt:
+            return  # it was preempted: what it computes again ends where its output does
+        limit = state.prompt - max(1, self.case.setup.lookahead_hash)
+        position = self._hit_position(resume_limit(self.case, limit, state.prompt))
+        if record.hit <= position > 0:
+            yield self._promise("U3", "lookup", state, position, state.prompt, whole=True)
+        lower = position - self.case.setup.scheduler_block
+        if lower > 0 and self.windows_alone:
+            yield self._promise("U3", "divergence", state, lower, lower + beyond)
+
+    def _promise(
+        self, rule: str, decision: str, state: RequestState, position: int, shared: int, *, whole: bool = False
+    ) -> Promise:
+        needed = self._needed(state, position)
+        return Promise(rule, decision, state.name, position, shared, state.ids[shared], whole, needed)
+
+    def _hit_position(self, limit: int) -> int:
+        """The last position up to ``limit`` at which all groups have whole blocks, in tokens.
+
+        Where hits end inside blocks only if it is also the last one with a state: else a longer hit takes its place.
+        """
+        setup = self.case.setup
+        position = floor_to(limit, setup.scheduler_block)
+        if setup.alignment == setup.scheduler_block:
+            return position
+        return position if all(floor_to(limit, block) == position for block in self.case.mamba_blocks) else 0
+
+    def _needed(self, state: RequestState, position: int) -> frozenset[tuple[int, int]]:
+        """The entries that a hit at ``position`` reads, those that are matched beyond it included."""
+        lookahead = self.case.setup.lookahead_hash
+        needed: set[tuple[int, int]] = set()
+        for number, group in enumerate(self.case.groups):
+            end = ceil_div(position + given_back(group, self.case.setup.alignment), group.block)
+            first = 0 if group.kind == "full" else max(end - blocks_needed_for_hit(group), 0)
+            ends = [(block + 1) * group.block + lookahead for block in range(first, end)]
+            needed.update((number, state.ids[at]) for at in ends if at < len(state.ids))
+        return frozenset(needed)
+
+    def _give_up(self, request: str) -> None:
+        """Whatever a prefill was to promise."""
+        for promise in list(self.made.get(request, ())):
+            self._drop(promise)
+
+    def _drop(self, promise: Promise) -> None:
+        """A promise is void."""
+        _remove(self.made, promise.maker, promise)
+        if promise in self.promises:
+            del self.promises[promise]
+            _remove(self.by_shared[promise.shared], promise.prefix, promise)
+            if not self.by_shared[promise.shared]:
+                del self.by_shared[promise.shared]
+        for key in promise.needed:
+            _remove(self.by_key, key, promise)
+
+    def _judge(self, promise: Promise, record: Lookup) -> None:
+        """Whether a lookup finds what was promised."""
+        case = self.case
+        if not case.judged(promise.rule) or rules.reuses_at_least(record.hit, promise.position):
+            return
+        what = "sends again what was sent by" if promise.whole else f"shares {promise.shared} tokens with"
+        case.report(
+            promise.rule,
+            promise.decision,
+            f"{record.request} {what} {promise.maker}, whose prefill is over, and gets a hit of {record.hit}; no block "
+            f"that a hit of {promise.position} needs has lost a hash since",
+            request=record.request,
+            expected=f"a hit of at least {promise.position}",
+            actual=f"a hit of {record.hit}",
+        )
+
+
+def _remove(table: dict[Any, list[Promise]], key: object, promise: Promise) -> None:
+    """Take a promise from a list in a table, and an empty list from the table."""
+    found = table.get(key, [])
+    if promise in found:
+        found.remove(promise)
+        if not found:
+            del table[key]
