@@ -38,6 +38,8 @@ LIMITS: tuple[Limit, ...] = (
     Limit(("U3",), "divergence", "swa", None, "a window keeps what one boundary needs, and no more (report 57610)"),
     Limit(("U3",), "lookup", "/unequal", None, "chunks stop at Mamba blocks, hits are granted in scheduler blocks"),
     Limit(("R6",), "resend", "/unequal/eagle", None, "the list lowers by a scheduler block, the lookup by one group's"),
+    Limit(("L2", "U1"), "lookup", "/unequal/eagle", None, "a short run from block 0 is floored twice"),
+    Limit(("P2",), "step", "mamba", None, "a chunk that falls short of a block stops the scan of those that wait"),
     Limit(("R6",), "resend", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
     Limit(("U3",), "lookup", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
     Limit(("U3",), "lookup", "mamba", "0.31.0", "the last cacheable position leaves a resend no token to compute"),

@@ -24,9 +24,9 @@ class Vector(msgspec.Struct, frozen=True):
 
 
 def vectors() -> list[Vector]:
-    """All vectors, by name. They lie in a folder of the installed package, or with the tests of a clone."""
+    """All vectors, in a folder of the installed package, or with the tests of a clone; public bugs come first."""
     folder = _INSTALLED if _INSTALLED.is_dir() else _CLONE
-    return [_read(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+    return [_read(path.read_bytes()) for path in sorted(folder.rglob("*.json"))]
 
 
 def _read(data: bytes) -> Vector:

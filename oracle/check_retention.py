@@ -180,6 +180,9 @@ def resume_limit(case: Case, limit: int, hashed: int) -> int:
         for group in case.groups
         if group.drops and group.kind != "mamba"
     ]
+    if case.setup.block_drop and not matched:
+        # Where no attention group gives a block back, the split stops a block lower all the same.
+        matched = [floor_to(hashed, case.setup.scheduler_block) - case.setup.scheduler_block]
     return max(min([limit, *matched]), 0)
 
 

@@ -53,7 +53,8 @@ class Reuse:
         self.promises: dict[Promise, None] = {}
         self.by_shared: dict[int, dict[int, list[Promise]]] = {}
         self.by_key: dict[tuple[int, int], list[Promise]] = {}
-        self.peek = max((given_back(group, case.setup.alignment) for group in case.groups), default=0)
+        # A block that is matched only to be given back must be whole: parts are found at their own lengths only.
+        self.peek = max((group.block for group in case.groups if group.drops and group.kind != "mamba"), default=0)
         kinds = {group.kind for group in case.groups}
         self.windows_alone = "swa" in kinds and "mamba" not in kinds
         self.watches = case.scenario.features.caching and bool(case.rules & {"U1", "U3"})
@@ -135,13 +136,15 @@ class Reuse:
     def _hit_position(self, limit: int) -> int:
         """The last position up to ``limit`` at which all groups have whole blocks, in tokens.
 
-        Where hits end inside blocks only if it is also the last one with a state: else a longer hit takes its place.
+        Where hits end inside blocks only if it is also the last one with a state, and the one that windows are kept
+        for: else a longer hit takes its place.
         """
         setup = self.case.setup
         position = floor_to(limit, setup.scheduler_block)
         if setup.alignment == setup.scheduler_block:
             return position
-        return position if all(floor_to(limit, block) == position for block in self.case.mamba_blocks) else 0
+        units = [*self.case.mamba_blocks, *(setup.alignment for group in self.case.groups if group.kind == "swa")]
+        return position if all(floor_to(limit, unit) == position for unit in units) else 0
 
     def _needed(self, state: RequestState, position: int) -> frozenset[tuple[int, int]]:
         """The entries that a hit at ``position`` reads, those that are matched beyond it included."""

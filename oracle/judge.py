@@ -102,6 +102,9 @@ class Judge:
         if header.setup.checkpoint_alignment:
             for rule in (*COURSE, *RETENTION, "U1", "U3", "C1", "C2", "M3"):
                 reasons.setdefault(rule, "states saved inside a chunk are not modelled")
+        if any(group.kind == "swa" and group.window == 1 for group in case.groups):
+            for rule in ("L2", "U1", "U3"):
+                reasons.setdefault(rule, "a window of one token reads no block, and every release looks for one")
         if case.policy is None:
             for rule in ("M1", "M2", "M3", "S4", "S6", "S8", *RETENTION[1:]):
                 reasons.setdefault(rule, "no policy: the build is judged by the invariants")

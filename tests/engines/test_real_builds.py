@@ -29,7 +29,7 @@ from oracle.validate import check
 pytestmark = pytest.mark.engines
 
 RELEASES = ("0.33.0", "0.26.0")
-VECTORS = sorted((Path(__file__).parent.parent / "vectors").glob("*.json"))
+VECTORS = sorted((Path(__file__).parent.parent / "vectors").rglob("*.json"))
 
 
 @pytest.fixture(scope="module", params=RELEASES)
