@@ -240,6 +240,16 @@ def test_selftest(kvoracle: Kvoracle) -> None:
     assert {control["rule"] for control in document["controls"]} >= {"C1", "C2", "A1", "A2", "A3", "D1"}
 
 
+def test_the_matrix_marks_each_fault_under_its_rule(kvoracle: Kvoracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.commands.selftest.controls", lambda: ["budget-plus-one", "junction-never-found"])
+    lines = kvoracle("selftest", "--matrix").stdout.splitlines()
+    assert [line.split() for line in lines if line.startswith((" ", "budget", "junction"))] == [
+        ["U1", "A3", "M2"],
+        ["budget-plus-one", ".", "X", "."],
+        ["junction-never-found", "X", ".", "+"],
+    ]
+
+
 def test_selftest_fails_when_a_control_is_missed(kvoracle: Kvoracle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.commands.selftest.controls", lambda: ["stale-hash"])
     # Said to break a rule that nothing in it breaks.

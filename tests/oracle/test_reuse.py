@@ -1,0 +1,99 @@
+"""Promises of reuse: kept by a clean trace, seen when they are broken, void when what they need is gone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fuzz.engines.conforming import open_reference
+from oracle import trace
+from oracle.judge import Judge
+from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
+from oracle.verdict import Verdict
+from tests.oracle.siblings import SIBLINGS
+
+Records = list[trace.AnyRecord]
+
+RESENDS = Scenario(
+    Geometry((Group("full", 4), Group("mamba", 4)), 4, 40),
+    Limits(budget=32, sequences=4),
+    (Step(0, add=(Request("r0", ("a:14",)),)), Step(6, add=(Request("r1", ("a:14",)),))),
+    Features(retention=0),
+)
+WINDOWS = Scenario(
+    Geometry((Group("full", 4), Group("swa", 4, window=8)), 4, 40),
+    Limits(budget=32, sequences=4),
+    (Step(0, add=(Request("r0", ("a:21",)),)), Step(6, add=(Request("r1", ("a:18", "b:4")),))),
+)
+"""Dense: what one block less shares is kept, too."""
+
+
+def recorded(scenario: Scenario) -> tuple[trace.Header, Records]:
+    lines = open_reference().run(scenario).lines
+    records = [record for line in lines[1:] for record in trace.records_decoder.decode(line)]
+    return trace.header_decoder.decode(lines[0]), records
+
+
+def judged(header: trace.Header, records: Records, rule: str) -> Verdict:
+    judge = Judge(header, "0.33.0", frozenset({rule}))
+    judge.feed_all(records)
+    return judge.close()
+
+
+def last_lookup(records: Records) -> int:
+    return max(index for index, record in enumerate(records) if isinstance(record, trace.Lookup))
+
+
+def with_hit(records: Records, hit: int) -> Records:
+    """The trace up to its last lookup, which finds ``hit`` tokens."""
+    index = last_lookup(records)
+    lookup = records[index]
+    assert isinstance(lookup, trace.Lookup)
+    return [*records[:index], msgspec.structs.replace(lookup, hit=hit, junction=0)]
+
+
+CASES = [("U1", "lookup", SIBLINGS, 16), ("U3", "lookup", RESENDS, 12), ("U3", "divergence", WINDOWS, 16)]
+
+
+@pytest.mark.parametrize(("rule", "decision", "scenario", "hit"), CASES)
+def test_a_promise_is_kept_or_seen_broken(rule: str, decision: str, scenario: Scenario, hit: int) -> None:
+    header, records = recorded(scenario)
+    clean = judged(header, records, rule)
+    assert clean.findings == []
+    assert clean.judged[rule] >= 1
+    assert judged(header, with_hit(records, hit), rule).findings == []
+    broken = judged(header, with_hit(records, hit - 4), rule).findings
+    assert [(finding.rule, finding.decision) for finding in broken] == [(rule, decision)]
+
+
+@pytest.mark.parametrize(("rule", "decision", "scenario", "hit"), CASES)
+def test_a_promise_is_void_once_a_block_that_it_needs_is_evicted(
+    rule: str, decision: str, scenario: Scenario, hit: int
+) -> None:
+    header, records = recorded(scenario)
+    cut = with_hit(records, 0)
+    commits = [record for record in cut if isinstance(record, trace.Commit)]
+    evictions = [trace.Evict(record.block) for record in commits if (record.group, record.position) == (0, 4)]
+    assert judged(header, [*cut[:-1], *evictions, cut[-1]], rule).judged.get(rule, 0) == 0
+
+
+def test_another_number_of_tokens_is_no_resend() -> None:
+    header, records = recorded(RESENDS)
+    index = last_lookup(records)
+    lookup = records[index]
+    assert isinstance(lookup, trace.Lookup)
+    shorter = msgspec.structs.replace(lookup, known=lookup.known - 1, hit=0)
+    assert judged(header, [*records[:index], shorter], "U3").judged.get("U3", 0) == 0
+
+
+def test_a_prefill_that_was_broken_off_promises_nothing() -> None:
+    header, records = recorded(RESENDS)
+    first = next(index for index, record in enumerate(records) if isinstance(record, trace.Step))
+    cut = with_hit(records, 0)
+    assert judged(header, [*cut[:first], trace.Preempt("r0"), *cut[first:]], "U3").judged.get("U3", 0) == 0
+
+
+def test_a_reset_voids_every_promise() -> None:
+    header, records = recorded(RESENDS)
+    cut = with_hit(records, 0)
+    assert judged(header, [*cut[:-1], trace.Reset(True), cut[-1]], "U3").judged.get("U3", 0) == 0
