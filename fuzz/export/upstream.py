@@ -21,7 +21,7 @@ from oracle.scenario import Scenario
 from oracle.validate import check, prompt_tokens
 from reference.arithmetic import ceil_div
 from reference.policy import POLICIES, Policy
-from reference.rules import IDLE_STEPS_LIMIT, RULES
+from reference.rules import IDLE_STEPS_LIMIT, RULES, STARVED_STEPS_LIMIT
 
 LINE_WIDTH = 88
 """vLLM's own."""
@@ -36,14 +36,19 @@ _TITLES = {
     "S4": "A chunk is empty only where it would fall short of a block.",
     "R1": "A block that the next request over a shared prefix needs is kept.",
     "R2": "A block that a later request over the same prompt needs is kept.",
+    "R6": "A block that a resend of the same prompt needs is kept.",
     "L1": "Every group can serve the hit that a request is granted.",
+    "L2": "A request is granted the longest hit that every group can serve.",
     "L3": "The boundary of a shared prefix lies beyond the hit.",
+    "U1": "A sibling reuses the shared prefix that was cached for it.",
+    "U3": "What is sent again, or up to its last block, is reused.",
     "C1": "A block in the prefix cache holds what its hash names.",
     "C2": "A step reads nothing that was not written before.",
     "A1": "The reference count of a block is the number of table entries that hold it.",
     "A2": "No free block is held by a request.",
     "A3": "A step keeps to its limits.",
     "P1": "Some request advances while one waits or runs.",
+    "P2": "The request that is next advances while there is room for it.",
     "P3": "A legal workload does not make the scheduler raise.",
     "D1": "The same inputs give the same decisions.",
 }
@@ -54,6 +59,7 @@ _VISIBLE = frozenset(("step", "split", "allocate", "take", "table", "preempt", "
 
 _STOP = re.compile(r"runs across the (boundary of a block|junction|last cacheable position|partial tail)\D.*?(\d+)$")
 _KEPT = re.compile(r"block up to (\d+) kept")
+_HIT = re.compile(r"a hit of (?:at least )?(\d+)")
 
 
 class NoExport(ValueError):
@@ -191,7 +197,12 @@ def _check_exportable(document: FindingFile) -> None:
 def _rule_facts(document: FindingFile) -> dict[str, Any]:
     """What the template of the rule is told beside the scenario. Raises NoExport."""
     rule, decision, _ = document.signature
-    facts = {"rule": f"rule_{rule.lower()}.py.j2", "idle_steps": IDLE_STEPS_LIMIT}
+    facts = {
+        "rule": f"rule_{rule.lower()}.py.j2",
+        "request": document.finding.request,
+        "idle_steps": IDLE_STEPS_LIMIT,
+        "starved_steps": STARVED_STEPS_LIMIT,
+    }
     if rule in _SPECIAL:
         facts |= _SPECIAL[rule](document)
     if rule == "P3" and not decision.startswith("exception "):
@@ -279,12 +290,20 @@ def _served_facts(document: FindingFile) -> dict[str, Any]:
 
 
 def _kept_facts(document: FindingFile) -> dict[str, Any]:
-    """R1 and R2: the request, the group and the end of the block that had to be kept."""
+    """R1, R2 and R6: the group and the end of the block that had to be kept."""
     match = _KEPT.fullmatch(document.finding.expected)
     if match is None:
         raise NoExport("the finding does not say which block had to be kept; make it anew with kvoracle shrink")
     finding = document.finding
-    return {"rule": "rule_kept.py.j2", "position": int(match[1]), "request": finding.request, "group": finding.group}
+    return {"rule": "rule_kept.py.j2", "position": int(match[1]), "group": finding.group}
+
+
+def _reused_facts(document: FindingFile) -> dict[str, Any]:
+    """L2, U1 and U3: the hit that the request should have had when it was admitted."""
+    match = _HIT.fullmatch(document.finding.expected)
+    if match is None:
+        raise NoExport("the finding does not say which hit was due; make it anew with kvoracle shrink")
+    return {"rule": "rule_reused.py.j2", "position": int(match[1])}
 
 
 _SPECIAL: dict[str, Callable[[FindingFile], dict[str, Any]]] = {
@@ -295,5 +314,9 @@ _SPECIAL: dict[str, Callable[[FindingFile], dict[str, Any]]] = {
     "L1": _served_facts,
     "R1": _kept_facts,
     "R2": _kept_facts,
+    "R6": _kept_facts,
+    "L2": _reused_facts,
+    "U1": _reused_facts,
+    "U3": _reused_facts,
 }
 """Where a template needs more than the scenario."""

@@ -43,7 +43,11 @@ SAYS = {
     "S3": r"AssertionError: \S+: the chunk from \d+ to \d+ runs across the end of a Mamba block, \d+",
     "C1": r"AssertionError: block \d+ is hashed as .* (holds that after|holds none|does not hold position) ?\d*",
     "C2": r"AssertionError: \S+ reads (position|the state after) \d+.*, which does not hold it",
+    "P2": r"AssertionError: no token for \S+ in 40 steps with room, while others advanced",
     "P3": r"(assert|AssertionError).*",
+    "R6": r"AssertionError: position \d+ is not kept",
+    "U1": r"AssertionError: hits of \[.*\] tokens",
+    "U3": r"AssertionError: hits of \[.*\] tokens",
 }
 """The first line of what the test of a rule fails with."""
 
@@ -109,6 +113,18 @@ def test_the_poisoning_of_026_is_gone_in_027(opened: dict[str, tuple[Prepared, E
     }
     assert all(re.fullmatch(SAYS[rule], faulty[rule][1]) for rule in documents)
     assert run_tests(launch("vllm==0.27.1"), files) == dict.fromkeys(files, ("passed", ""))
+
+
+def test_a_resend_that_misses_under_eagle_is_mended_since(
+    opened: dict[str, tuple[Prepared, Engine]], run_tests: RunTests
+) -> None:
+    documents = findings(*on(opened, "vllm==0.26.0"), vector("bugs/eagle-resend-misses"))
+    assert sorted(documents) == ["R6", "U3"]
+    files = {rule: upstream_test(document) for rule, document in documents.items()}
+    faulty = run_tests(launch("vllm==0.26.0"), files)
+    assert {rule: outcome for rule, (outcome, _) in faulty.items()} == dict.fromkeys(documents, "failure")
+    assert all(re.fullmatch(SAYS[rule], faulty[rule][1]) for rule in documents)
+    assert run_tests(launch("vllm==0.33.0"), files)["U3"] == ("passed", "")
 
 
 def test_a_finding_is_stored_for_each_signature_that_ci_knows() -> None:
