@@ -14,6 +14,7 @@ from reference.arithmetic import floor_to
 from reference.geometry import Group
 from reference.lookup import Hit, Present
 from reference.policy import Policy
+from reference.serving import given_back, served
 from spec.claim import Claim, Control
 
 PREMISES = (
@@ -95,38 +96,6 @@ class KeptCase:
 # What a hit reads.
 
 
-def given_back(group: Group, alignment: int) -> int:
-    """The tokens beyond a hit that are matched and computed again. Mamba matches nothing beyond."""
-    if not group.drops or group.kind == "mamba":
-        return 0
-    return min(alignment, group.block) if group.kind == "full" else group.block
-
-
-def served(layout: Layout, group: Group, present: Present, position: int, beyond: int) -> bool:
-    """Whether a group has what a hit at ``position`` reads: for Mamba the state there, for a sliding window each
-    block with one of the ``window - 1`` tokens before it, for full attention all tokens before it; and, for
-    attention, the next ``beyond`` tokens, too.
-    """
-    if position == 0:
-        return True
-    if group.kind == "mamba":
-        return present(position)
-    end = position + beyond
-    if group.kind == "full":
-        return all_tokens_held(layout, group.block, present, end)
-    first = max(position - (group.window - 1), 0)
-    return all(present(number * group.block) for number in range(first // group.block + 1, end // group.block + 1))
-
-
-def all_tokens_held(layout: Layout, block: int, present: Present, end: int) -> bool:
-    """Whether full attention holds the first ``end`` tokens: each whole block, and a block's part that goes on as far
-    or farther."""
-    whole = floor_to(end, block)
-    if not all(present(position) for position in range(block, whole + 1, block)):
-        return False
-    return end == whole or any(present(position) for position in range(end, whole + block + 1, layout.hash_block))
-
-
 def ends_where_cached(group: Group, present: Present, alignment: int, position: int) -> bool:
     """Whether full attention has an entry for exactly the matched length, where that lies inside a block."""
     end = position + given_back(group, alignment)
@@ -136,7 +105,7 @@ def ends_where_cached(group: Group, present: Present, alignment: int, position: 
 def all_serve(case: LookupCase, position: int) -> bool:
     """Whether every group can serve a hit at ``position``, with the unit that EAGLE gives back."""
     return all(
-        served(case.layout, group, present, position, given_back(group, case.layout.alignment))
+        served(group, present, position, given_back(group, case.layout.alignment), case.layout.hash_block)
         for group, present in zip(case.layout.groups, case.present, strict=True)
     )
 
@@ -167,7 +136,8 @@ def is_read(case: LookupCase) -> bool:
     """L1 without what EAGLE matches beyond the hit and computes again."""
     layout, hit = case.layout, case.found.hit
     return all(
-        served(layout, group, present, hit, 0) for group, present in zip(layout.groups, case.present, strict=True)
+        served(group, present, hit, 0, layout.hash_block)
+        for group, present in zip(layout.groups, case.present, strict=True)
     )
 
 

@@ -11,8 +11,9 @@ import pytest
 from fuzz.engines.names import SUPPORTED_RELEASES
 from fuzz.engines.sources import source_tree
 from reference.policy import POLICIES
+from reference.serving import given_back, served
 from spec.claim import Claim
-from spec.claims.lookup import ENGINE_CLAIMS, KEPT_CLAIMS, Layout, given_back, served
+from spec.claims.lookup import ENGINE_CLAIMS, KEPT_CLAIMS, Layout
 from spec.lift import SourceTree
 from spec.lookup_subjects import (
     FAR_LOOKAHEAD,
@@ -106,14 +107,14 @@ def test_every_claim_is_made_in_the_quick_list_and_every_expectation_is_of_some_
 def test_what_a_hit_reads_is_said_without_the_lookup() -> None:
     layout = Layout((full(8), swa(4, 6), mamba(4)), 2, 2, 32)
     held = {4, 8, 12, 18}.__contains__
-    assert served(layout, swa(4, 6), held, 12, 0)
-    assert not served(layout, swa(4, 6), held, 16, 0), "the last of five tokens before 16 is in a block that is missing"
-    assert not served(layout, swa(4, 6), held, 12, 4), "the peeked block is missing"
-    assert served(layout, swa(4, 1), held, 16, 0), "a window of one token reads nothing"
-    assert served(layout, full(8), held, 10, 0), "the entry at 12 holds the first ten tokens, too"
-    assert not served(layout, full(8), held, 16, 0)
-    assert served(layout, mamba(4), held, 18, 0)
-    assert not served(layout, mamba(4), held, 6, 0)
+    assert served(swa(4, 6), held, 12, 0, layout.hash_block)
+    assert not served(swa(4, 6), held, 16, 0, layout.hash_block), "the last of five tokens before 16 is not held"
+    assert not served(swa(4, 6), held, 12, 4, layout.hash_block), "the peeked block is missing"
+    assert served(swa(4, 1), held, 16, 0, layout.hash_block), "a window of one token reads nothing"
+    assert served(full(8), held, 10, 0, layout.hash_block), "the entry at 12 holds the first ten tokens, too"
+    assert not served(full(8), held, 16, 0, layout.hash_block)
+    assert served(mamba(4), held, 18, 0, layout.hash_block)
+    assert not served(mamba(4), held, 6, 0, layout.hash_block)
     assert [given_back(group, 2) for group in (full(8, True), swa(4, 6, True), mamba(4, True), full(8))] == [2, 4, 0, 0]
 
 
