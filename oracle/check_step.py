@@ -1,4 +1,4 @@
-"""Checks of whole steps: A3 for limits, S1 against the split, P1 and P2 for progress."""
+"""Checks of whole steps: A3 for limits, S1 against the split, P1 and P2 for progress, M5 for victims."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Progress:
         self.passed_over: dict[str, int] = {}
         self.refused: set[str] = set()
         self.judges_order = case.scenario.features.policy == "fcfs"
+        self.priorities = {request.id: request.priority for request in case.scenario.requests()}
 
     def add(self, request: str) -> None:
         """A request arrives, and waits."""
@@ -79,7 +80,21 @@ class Progress:
         self.refused.add(request)
 
     def preempt(self, request: str) -> None:
-        """It waits again, before all others."""
+        """It waits again, before all others; M5: it was its turn to go."""
+        if self.running and self.case.policy is not None and self.case.judged("M5"):
+            victim = next(reversed(self.running))
+            if not self.judges_order:
+                arrivals = {name: number for number, name in enumerate(self.case.requests)}
+                victim = max(self.running, key=lambda name: (self.priorities[name], arrivals[name]))
+            if victim != request:
+                self.case.report(
+                    "M5",
+                    "preempt",
+                    f"{request} was preempted while {victim} ran, who is to go before it",
+                    request=request,
+                    expected=victim,
+                    actual=request,
+                )
         self.running.pop(request, None)
         self.waiting[request] = None
         self.waiting.move_to_end(request, last=False)
@@ -110,7 +125,7 @@ class Progress:
 
     def _check_next(self, record: trace.Step) -> None:
         """P2: whoever is next, and every request that runs, gets tokens while others do and there is room."""
-        served = {item.request for item in record.scheduled}
+        served = dict.fromkeys(item.request for item in record.scheduled)
         for request in served:
             self.waiting.pop(request, None)
             self.running[request] = None

@@ -40,12 +40,12 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
     "split": ("S1", *COURSE, "U1", "M1"),
     "allocate": ("A1", "A2", "P2", "M3", *RETENTION),
     "cache": ("M3", *RETENTION),
-    "commit": ("C1", "L1", "L2", "U1", "U3", "M2", "M3", *RETENTION, "A1", "A2"),
-    "evict": ("C1", "C2", "L1", "L2", "U1", "U3", "M2", "M3", *RETENTION, "A1", "A2"),
-    "take": ("A1", "A2"),
-    "touch": ("A1", "A2"),
-    "free": ("A1", "A2"),
-    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2"),
+    "commit": ("C1", "L1", "L2", "U1", "U3", "M2", "M3", "M4", *RETENTION, "A1", "A2"),
+    "evict": ("C1", "C2", "L1", "L2", "U1", "U3", "M2", "M3", "M4", *RETENTION, "A1", "A2"),
+    "take": ("A1", "A2", "M4"),
+    "touch": ("A1", "A2", "M4"),
+    "free": ("A1", "A2", "M4"),
+    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2", "M5"),
 }
 """Rules that cannot be judged without a decision point."""
 
@@ -106,7 +106,7 @@ class Judge:
             for rule in ("L2", "U1", "U3"):
                 reasons.setdefault(rule, "a window of one token reads no block, and every release looks for one")
         if case.policy is None:
-            for rule in ("M1", "M2", "M3", "S4", "S6", "S8", *RETENTION[1:]):
+            for rule in ("M1", "M2", "M3", "M4", "M5", "S4", "S6", "S8", *RETENTION[1:]):
                 reasons.setdefault(rule, "no policy: the build is judged by the invariants")
         elif not case.policy.allows_wide_blocks:
             reasons.setdefault("S4", "it holds from 0.27 on")

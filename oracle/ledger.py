@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oracle.case import Case, RequestState
+from oracle.free_list import FreeList
 from oracle.trace import Snapshot, Table
 
 
@@ -21,6 +22,7 @@ class Ledger:
         self.holders: dict[int, int] = {}
         self.dirty: set[int] = set()
         self.reported: set[int] = set()
+        self.free_list = FreeList(case)
 
     def take(self, blocks: Iterable[int]) -> None:
         """Blocks leave the free list: nobody may have a reference to them.
@@ -35,6 +37,7 @@ class Ledger:
                 self._report("A2", "take", block, f"it was handed out as free, and has {references} references")
             self.references[block] = 1
         self.dirty.update(blocks)
+        self.free_list.take(blocks)
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Blocks get a second holder: only the cache may hand out a block that somebody else may hold."""
@@ -45,15 +48,22 @@ class Ledger:
                 self._report("A2", "touch", block, "it was shared, though no hash of it is in the cache")
         self.add(blocks, 1)
 
-    def add(self, blocks: Iterable[int], delta: int) -> None:
+    def add(self, blocks: tuple[int, ...], delta: int) -> None:
         """Blocks get or lose references."""
         references = self.references
+        released = []
         for block in blocks:
             references[block] = references.get(block, 0) + delta
             self.dirty.add(block)
+            if references[block] == 0:
+                released.append(block)
             if references[block] < 0:
                 self._report("A1", "free", block, f"its reference count fell to {references[block]}")
                 references[block] = 0
+        if delta > 0:
+            self.free_list.hold(blocks)
+        else:
+            self.free_list.give_back(released)
 
     def table(self, state: RequestState, record: Table) -> None:
         """A table changed from entry ``start`` on."""
@@ -103,6 +113,7 @@ class Ledger:
 
     def compare(self, snapshot: Snapshot) -> str:
         """How a snapshot differs from the folded state, in words; empty if it does not."""
+        self.free_list.compare(snapshot.free)
         folded = {block: count for block, count in self.references.items() if count}
         if dict(snapshot.references) != folded:
             return f"reference counts differ on blocks {_differing(dict(snapshot.references), folded)}"

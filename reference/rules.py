@@ -324,6 +324,16 @@ RULES: dict[str, Rule] = {
             "The blocks that enter the cache are the ones that the reference's mask and tails give.",
             conformance=True,
         ),
+        Rule(
+            "M4",
+            "Free blocks are handed out in the order in which they were given back, those without a hash first.",
+            conformance=True,
+        ),
+        Rule(
+            "M5",
+            "Who is preempted is the running request that was admitted last, or under priorities the least urgent one.",
+            conformance=True,
+        ),
     )
 }
 

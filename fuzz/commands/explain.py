@@ -23,6 +23,8 @@ DECIDED_BY = {
     "M3": "SingleTypeKVCacheManager.cache_blocks",
     "C": "SingleTypeKVCacheManager.cache_blocks",
     "A": "BlockPool",
+    "M4": "BlockPool.free_blocks",
+    "M5": "Scheduler.schedule",
     "P": "Scheduler.schedule",
 }
 """The engine's function that a rule, or else its family, is about; the others are about a whole run."""
@@ -36,8 +38,9 @@ JUDGED_IN = {
     "oracle/check_retention.py": ("R1", "R2", "R3", "R4", "R5", "R6"),
     "oracle/check_reuse.py": ("U1", "U3"),
     "oracle/check_content.py": ("C1", "C2"),
-    "oracle/check_step.py": ("A3", "P1", "P2"),
+    "oracle/check_step.py": ("A3", "P1", "P2", "M5"),
     "oracle/ledger.py": ("A1", "A2"),
+    "oracle/free_list.py": ("M4",),
     "oracle/judge.py": ("P3",),
     "fuzz/trial.py": ("D1",),
 }

@@ -170,17 +170,17 @@ class Scheduler:
             asked = min(running.known + running.drafts - running.computed, threshold, budget)
             granted = self._split(running, running.computed, asked)
             if granted > 0:
-                if not self._extend_or_preempt(running, granted):
+                if not self._extend_or_preempt(running, granted, index):
                     break
                 self._plan(running, granted)
                 budget -= granted
             index += 1
         return budget
 
-    def _extend_or_preempt(self, running: Running, tokens: int) -> bool:
+    def _extend_or_preempt(self, running: Running, tokens: int, served: int) -> bool:
         """Blocks for a chunk, at the cost of the last running requests; False if it was itself the last."""
         while not self.tables.extend(running, tokens):
-            victim = self.running.pop()
+            victim = self.running.pop(self.rules.victim(len(self.running), served))
             self.emit(trace.Preempt(victim.request.id))
             self.tables.release(victim)
             self.waiting.appendleft(victim)

@@ -274,6 +274,21 @@ class _SecondBestHit(Rules):
         return shorter, junction
 
 
+# Blocks that are free, and requests that must go.
+
+
+@_plant("second-free-first", "M4", "the second free block is handed out before the first")
+class _SecondFreeFirst(Rules):
+    def next_free(self, free: OrderedDict[int, None]) -> int:
+        return next(islice(free, len(free) > 1, None))
+
+
+@_plant("last-but-one-goes", "M5", "the request that was admitted last but one is preempted")
+class _LastButOneGoes(Rules):
+    def victim(self, running: int, served: int) -> int:
+        return max(running - 2, served)
+
+
 # Progress and determinism.
 
 

@@ -103,6 +103,10 @@ class Rules(PoolRules):
         """Whether a request that waits may be admitted at all."""
         return True
 
+    def victim(self, running: int, served: int) -> int:
+        """The place of the request that is preempted, of so many ``running``, of which ``served`` have had a chunk."""
+        return running - 1
+
     def waits_for(self, named_this_step: bool) -> bool:
         """Whether a hit must wait for the next step: what it copies from is only written in this one."""
         return named_this_step

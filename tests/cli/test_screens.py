@@ -37,7 +37,8 @@ def test_help(kvoracle: Kvoracle, snapshot: Any, command: str) -> None:
 def test_fuzz_with_findings(kvoracle: Kvoracle, snapshot: Any) -> None:
     result = kvoracle(*FUZZ)
     assert result.exit_code == 1
-    assert result.stderr == ""
+    # On a busy machine it says where it is.
+    assert [line for line in result.stderr.splitlines() if not line.startswith(("fuzzing:", "shrinking:"))] == []
     assert screen(result.stdout) == snapshot
 
 
