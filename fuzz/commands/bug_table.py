@@ -61,8 +61,8 @@ def _alone(
 ) -> dict[str, Any] | None:
     """How long fuzzing takes to find a bug without its vector, on the newest release that has it."""
     present = [*row["found"], *row["missed"]]
-    if bug.silent or not present:
-        return None
+    if bug.silent or bug.miss or not present:
+        return None  # there is nothing to find, or no rule that would tell it from another fault
     release = max(present, key=SUPPORTED_RELEASES.index)
     took, scenarios = fuzz_alone(engines[release], bug, seconds, seed)
     return {"release": release, "seconds": took, "scenarios": scenarios}
