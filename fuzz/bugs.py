@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from fuzz.engines.open import Prepared, open_prepared
-from fuzz.sources import Scenarios, scenario_source
-from fuzz.supported import unsupported, withheld
+from fuzz.engines.protocol import Engine
+from fuzz.gate.steer import Supply
 from fuzz.trial import try_scenario
-from fuzz.vectors import vectors
+from fuzz.vectors import Vector, vectors
 from oracle.verdict import Finding
 
 
@@ -115,53 +115,68 @@ class Recall(msgspec.Struct, frozen=True):
     """What became of one bug on one release.
 
     ``present``: by the vectors' documented verdicts (None: the release refuses all of them); ``found``: by a rule of
-    the bug in some vector, now.
+    the bug in some vector, now. ``judged``: the bug's rules had something to judge in each vector that was run.
+    ``could_not_run``: why a vector was not run, or was though it is said to be refused; empty otherwise.
     """
 
     bug: str
     release: str
     present: bool | None
     found: bool
+    judged: bool
+    could_not_run: str = ""
 
     def passed(self, bug: Bug) -> bool:
-        """Found where it is, silent where it is not; a miss that is known with its reason is no surprise."""
-        return self.present is None or self.found == self.present or self.release in bug.missed_on
+        """Found where it is, judged and silent where it is not; a known miss may not be alarmed of elsewhere."""
+        if self.could_not_run:
+            return False
+        if bug.miss:
+            return not self.found or bool(self.present)
+        return self.present is None or (self.judged and self.found == self.present)
 
 
 def recall(prepared: Prepared) -> Iterator[Recall]:
     """Run the vectors of every bug on one release."""
-    release = prepared.release or ""
     documents = {vector.name: vector for vector in vectors()}
     engine = open_prepared(prepared)
     try:
         for bug in BUGS:
-            expected = [documents[name].expected.get(release) for name in bug.vectors]
-            ran = [rules for rules in expected if rules is not None]
-            found = False
-            for name in bug.vectors:
-                trial = try_scenario(engine, documents[name].scenario, bug.rules)
-                found = found or any(finding.rule in bug.rules for finding in trial.verdict.findings)
-            present = any(bug.rules & set(rules) for rules in ran) or release in bug.missed_on
-            yield Recall(bug.name, release, present if ran else None, found)
+            yield _recall(engine, prepared.release or "", bug, [documents[name] for name in bug.vectors])
     finally:
         engine.close()
+
+
+def _recall(engine: Engine, release: str, bug: Bug, documents: list[Vector]) -> Recall:
+    """Run the vectors of one bug."""
+    present, found, judged, reasons = False, False, True, []
+    documented = [one.expected.get(release) for one in documents]
+    for one, rules in zip(documents, documented, strict=True):
+        trial = try_scenario(engine, one.scenario, bug.rules)
+        refused = trial.could_not_run.startswith("refused: ")
+        if rules is None:
+            if not refused:
+                reasons.append(f"{one.name}: the release is said to refuse it, and does not")
+        elif trial.could_not_run:
+            reasons.append(f"{one.name}: {trial.could_not_run}")
+        else:
+            present = present or bool(bug.rules & set(rules)) or release in bug.missed_on
+            found = found or bool(trial.verdict.findings)
+            judged = judged and any(trial.verdict.judged.values())
+    ran = any(rules is not None for rules in documented)
+    return Recall(bug.name, release, present if ran else None, found, judged, "; ".join(reasons))
 
 
 def fuzz_alone(prepared: Prepared, bug: Bug, seconds: float, seed: int) -> tuple[float | None, int]:
     """Seconds until a random scenario shows a bug, None where none did in time; and how many scenarios were run."""
     engine = open_prepared(prepared)
-    scenario_at = scenario_source(Scenarios(seed=seed, without=withheld(prepared)))
-    refuses = unsupported(prepared)
-    started = time.monotonic()
-    index = 0
+    started, ran = time.monotonic(), 0
     try:
-        while time.monotonic() - started < seconds:
-            scenario = scenario_at(index)
-            index += 1
-            if refuses(scenario):
-                continue
+        for scenario in Supply([prepared], seed, ()).generated():
+            if time.monotonic() - started > seconds:
+                break
+            ran += 1
             if any(bug.is_it(finding) for finding in try_scenario(engine, scenario, bug.rules).verdict.findings):
-                return time.monotonic() - started, index
+                return time.monotonic() - started, ran
     finally:
         engine.close()
-    return None, index
+    return None, ran

@@ -14,6 +14,7 @@ from fuzz.engines.open import Prepared, prepare_engine
 from fuzz.findings import kvoracle_version
 
 ENGINES_AT_ONCE = 2
+"""Each takes a core and about 600 MB."""
 
 
 def run_bugs(seed: int, fuzz_seconds: float | None, as_json: bool) -> int:
@@ -48,9 +49,11 @@ def _row(bug: Bug, results: list[Recall]) -> dict[str, Any]:
         "rules": sorted(bug.rules),
         "found": [r.release for r in results if r.present and r.found],
         "missed": [r.release for r in results if r.present and not r.found],
-        "silent": [r.release for r in results if r.present is False and not r.found],
+        "silent": [r.release for r in results if r.present is False and r.judged and not r.found],
+        "not judged": [r.release for r in results if r.present is False and not r.judged],
         "refused": [r.release for r in results if r.present is None],
         "wrong": [r.release for r in results if not r.passed(bug)],
+        "could_not_run": {r.release: r.could_not_run for r in results if r.could_not_run},
         "miss": bug.miss,
         "alone": None,
     }
@@ -73,12 +76,13 @@ def _lines(row: dict[str, Any]) -> list[str]:
     word = "WRONG" if row["wrong"] else "missed" if row["missed"] else "ok"
     threads = f" ({', '.join(map(str, row['threads']))})" if row["threads"] else ""
     lines = [f"{word:<7}{row['bug']}{threads}, by {' '.join(row['rules'])}"]
-    for head in ("found", "missed", "silent", "refused"):
+    for head in ("found", "missed", "silent", "not judged", "refused"):
         if row[head]:
-            lines.append(f"       {head:<8} {' '.join(row[head])}")
+            lines.append(f"       {head:<10} {' '.join(row[head])}")
+    lines += [f"       could not run on {release}: {why}" for release, why in row["could_not_run"].items()]
     if row["missed"] and row["miss"]:
-        lines.append(f"       because  {row['miss']}")
+        lines.append(f"       because    {row['miss']}")
     if alone := row["alone"]:
         took = "not found" if alone["seconds"] is None else f"found in {alone['seconds']:.0f} s"
-        lines.append(f"       alone    {took} by fuzzing {alone['release']}, {alone['scenarios']:,} scenarios")
+        lines.append(f"       alone      {took} by fuzzing {alone['release']}, {alone['scenarios']:,} scenarios")
     return lines

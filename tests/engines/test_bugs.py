@@ -8,7 +8,11 @@ import pytest
 
 from fuzz.bugs import BUGS, Recall, fuzz_alone, recall
 from fuzz.engines.open import prepare_engine
+from fuzz.engines.protocol import Engine
+from fuzz.trial import Rules, Trial
 from fuzz.vectors import vectors
+from oracle.scenario import Scenario
+from oracle.verdict import Verdict
 from reference.rules import RULES
 
 
@@ -28,7 +32,26 @@ def test_at_most_one_bug_is_missed() -> None:
     ("present", "found", "passes"), [(True, False, False), (False, True, False), (True, True, True)]
 )
 def test_what_is_not_as_documented_does_not_pass(present: bool, found: bool, passes: bool) -> None:
-    assert Recall(BUGS[0].name, "0.26.0", present, found).passed(BUGS[0]) == passes
+    assert Recall(BUGS[0].name, "0.26.0", present, found, judged=True).passed(BUGS[0]) == passes
+    assert not Recall(BUGS[0].name, "0.26.0", present, found, judged=False).passed(BUGS[0])
+    assert not Recall(BUGS[0].name, "0.26.0", present, found, True, "the driver failed").passed(BUGS[0])
+
+
+def test_what_is_known_to_be_missed_may_only_not_be_alarmed_of() -> None:
+    missed = next(bug for bug in BUGS if bug.miss)
+    assert Recall(missed.name, "0.31.0", True, False, judged=False).passed(missed)
+    assert Recall(missed.name, "0.32.0", False, False, judged=False).passed(missed)
+    assert not Recall(missed.name, "0.32.0", False, True, judged=True).passed(missed)
+
+
+@pytest.mark.parametrize("outcome", ["", "refused: it is too large", "the driver failed"])
+def test_what_was_not_judged_does_not_pass(monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
+    def nothing(engine: Engine, scenario: Scenario, rules: Rules = None) -> Trial:
+        return Trial([], Verdict(), outcome)
+
+    monkeypatch.setattr("fuzz.bugs.try_scenario", nothing)
+    results = [pair for pair in zip(recall(prepare_engine("reference")), BUGS, strict=True) if not pair[1].miss]
+    assert [result.bug for result, bug in results if result.passed(bug)] == []
 
 
 @pytest.mark.engines
