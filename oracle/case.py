@@ -161,6 +161,12 @@ class Case:
             self.prefixes.extend(state.ids, state.output, len(state.ids) - 1 - state.prompt, missing)
         return state.ids
 
+    def peek_end(self, limit: int, hashed: int) -> int:
+        """How far a group that drops may look, in tokens: to the hit's ``limit`` or, by some policies, to all that is
+        ``hashed``."""
+        further = len(self.groups) > 1 and self.policy is not None and self.policy.peek_ends_at == "hashed tokens"
+        return hashed if further else limit
+
     def hashed(self, known: int) -> int:
         """How many of ``known`` tokens have hashes."""
         return geometry.hashed_tokens(known, self.setup.hash_block, self.setup.lookahead_hash)

@@ -8,12 +8,14 @@ from reference import rules, split
 from reference.arithmetic import floor_to
 
 
-def check_course(case: Case, record: Split, finish: int) -> None:
-    """Judge one chunk of a prefill that asks for no more than the request has."""
+def check_course(case: Case, record: Split, finish: int, last: int, tail: int) -> None:
+    """Judge one chunk of a prefill that asks for no more than the request has.
+
+    ``last``: the last cacheable position; ``tail``: the partial tail, where it is a stop; 0 stands for none.
+    """
     if record.start + record.asked > record.known:
         return
     setting = case.split_setting
-    tail = _tail_stop(case, record)
     if record.asked >= setting.grid or record.start + record.asked == record.known:
         _check_junction_is_met(case, record)
         stops = [tail, record.junction if setting.exact_junction else 0]
@@ -22,7 +24,7 @@ def check_course(case: Case, record: Split, finish: int) -> None:
         ):
             left = rules.chunks_left(record.start, finish, setting.grid, stops)
             report(case, "S8", record, f"fewer than {left} chunks left", "the chunk comes no nearer to the end")
-    is_next = record.start < tail and finish <= record.start + record.asked and _is_earliest(case, record, tail)
+    is_next = record.start < tail and finish <= record.start + record.asked and _is_earliest(case, record, last, tail)
     if is_next and case.judged("S6") and not rules.chunk_ends_at(record.start, record.granted, tail):
         report(case, "S6", record, f"a stop at {tail}", "the partial tail is the earliest stop ahead")
 
@@ -38,21 +40,10 @@ def _check_junction_is_met(case: Case, record: Split) -> None:
         report(case, "S5", record, f"an end after {record.start}, up to {stop}", f"the junction stop is {stop}")
 
 
-def _tail_stop(case: Case, record: Split) -> int:
-    """The partial tail where it is a stop, else 0. Where it lies is the policy's."""
-    if case.policy is None:
-        return 0
-    tail = split.partial_tail(case.policy, case.split_setting, record.prompt)
-    last = split.last_cacheable_position(case.policy, case.split_setting, record.known)
-    return tail if last < tail < record.prompt else 0
-
-
-def _is_earliest(case: Case, record: Split, tail: int) -> bool:
+def _is_earliest(case: Case, record: Split, last: int, tail: int) -> bool:
     """Whether no other stop lies between the start and the tail."""
-    assert case.policy is not None
     start, setting = record.start, case.split_setting
-    stops = [split.last_cacheable_position(case.policy, setting, record.known)]
-    stops += [floor_to(start, block) + block for block in case.mamba_blocks if start % block != 0]
+    stops = [last, *(floor_to(start, block) + block for block in case.mamba_blocks if start % block != 0)]
     if record.junction > start:
         stops.append(split.junction_stop(setting, start, record.prompt, record.junction))
     return not any(start < stop < tail for stop in stops)

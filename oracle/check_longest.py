@@ -46,8 +46,7 @@ def _judge(case: Case, record: Lookup, longest: int) -> None:
 def _reach(case: Case, known: int) -> int:
     """The longest hit that the limits of the release let each group look at, in tokens."""
     limit = known - 1
-    further = len(case.groups) > 1 and case.policy is not None and case.policy.peek_ends_at == "hashed tokens"
-    end = case.hashed(known) if further else limit
+    end = case.peek_end(limit, case.hashed(known))
     peeks = [given_back(group, case.setup.alignment) for group in case.groups]
     return min([limit, *(end - peek for peek in peeks if peek)])
 

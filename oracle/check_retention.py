@@ -173,8 +173,7 @@ def resume_limit(case: Case, limit: int, hashed: int) -> int:
     Beyond them each group that drops has matched a block more: within the limit or, by some policies, within the
     ``hashed`` tokens.
     """
-    peeks_further = len(case.groups) > 1 and case.policy is not None and case.policy.peek_ends_at == "hashed tokens"
-    end = hashed if peeks_further else limit
+    end = case.peek_end(limit, hashed)
     matched = [
         floor_to(end, group.block) - given_back(group, case.setup.alignment)
         for group in case.groups

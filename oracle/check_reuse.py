@@ -71,7 +71,7 @@ class Reuse:
                 for promise in by_prefix.get(state.ids[shared], ()):
                     if promise.whole == (shared == record.known):
                         self._judge(promise, record)
-        self._give_up(state.name)
+        self.leave(state.name)
         for promise in self._promises(record, state, junction):
             self.made.setdefault(state.name, []).append(promise)
             for key in promise.needed:
@@ -94,8 +94,9 @@ class Reuse:
             self._drop(next(iter(self.promises)))
 
     def leave(self, request: str) -> None:
-        """A prefill that is broken off, by a preemption or an abort, promises nothing."""
-        self._give_up(request)
+        """A prefill that is broken off, by a preemption or an abort, or begins anew, promises nothing."""
+        for promise in list(self.made.get(request, ())):
+            self._drop(promise)
 
     def evict(self, entries: list[Entry]) -> None:
         """Entries are gone: what needs them is promised no more, unless another block holds the same."""
@@ -156,11 +157,6 @@ class Reuse:
             ends = [(block + 1) * group.block + lookahead for block in range(first, end)]
             needed.update((number, state.ids[at]) for at in ends if at < len(state.ids))
         return frozenset(needed)
-
-    def _give_up(self, request: str) -> None:
-        """Whatever a prefill was to promise."""
-        for promise in list(self.made.get(request, ())):
-            self._drop(promise)
 
     def _drop(self, promise: Promise) -> None:
         """A promise is void."""

@@ -23,9 +23,13 @@ def check_split(case: Case, record: Split) -> None:
     if prefills:
         tails = _tails(case, record.prompt)
         _check_end(case, record, finish, tails)
-        _check_stops(case, record, tails)
+        last = tail = 0
+        if case.policy is not None:
+            last = split.last_cacheable_position(case.policy, case.split_setting, record.known)
+            tail = tails[0] if last < tails[0] < record.prompt else 0
+        _check_stops(case, record, last, tail)
         _check_empty(case, record, finish)
-        check_course(case, record, finish)
+        check_course(case, record, finish, last, tail)
     _check_junction(case, record)
     if case.policy is not None and case.judged("M1"):
         predicted = split.split(
@@ -76,8 +80,11 @@ def _check_end(case: Case, record: Split, finish: int, tails: list[int]) -> None
         )
 
 
-def _check_stops(case: Case, record: Split, tails: list[int]) -> None:
-    """S3: which positions a chunk may not run across. Without a policy only those that no release moves."""
+def _check_stops(case: Case, record: Split, last: int, tail: int) -> None:
+    """S3: which positions a chunk may not run across. Without a policy only those that no release moves.
+
+    ``last``: the last cacheable position; ``tail``: the partial tail, where it is a stop; 0 stands for none.
+    """
     setting = case.split_setting
     stops = {}
     for block in case.mamba_blocks:
@@ -85,11 +92,7 @@ def _check_stops(case: Case, record: Split, tails: list[int]) -> None:
             stops[f"boundary of a block of {block}"] = (record.start // block + 1) * block
     if record.start < record.junction < record.start + record.granted:
         stops["junction"] = split.junction_stop(setting, record.start, record.prompt, record.junction)
-    if case.policy is not None:
-        last = split.last_cacheable_position(case.policy, setting, record.known)
-        stops["last cacheable position"] = last
-        if last < tails[0] < record.prompt:
-            stops["partial tail"] = tails[0]
+    stops |= {"last cacheable position": last, "partial tail": tail}
     if case.judged("S3") and not rules.chunk_crosses_no_stop(record.start, record.granted, list(stops.values())):
         end = record.start + record.granted
         name, stop = min(

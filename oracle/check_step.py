@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 from oracle import trace
 from oracle.case import Case, RequestState
@@ -57,6 +58,7 @@ class Progress:
     """Counts the steps in a row in which nothing moved, and those in which a request was passed over.
 
     ``waiting``: requests that wait, in the order in which they came; ``running``: the others that have not ended.
+    ``urgency``: of each request under the priority policy, the least urgent has the most: priority, then arrival.
     ``passed_over``: steps in a row without a token for a request that had room. ``refused``: requests that did not
     get the blocks that they asked for in this step.
     """
@@ -70,10 +72,12 @@ class Progress:
         self.refused: set[str] = set()
         self.judges_order = case.scenario.features.policy == "fcfs"
         self.priorities = {request.id: request.priority for request in case.scenario.requests()}
+        self.urgency: dict[str, tuple[int, int]] = {}
 
     def add(self, request: str) -> None:
         """A request arrives, and waits."""
         self.waiting[request] = None
+        self.urgency[request] = (self.priorities.get(request, 0), len(self.urgency))
 
     def refuse(self, request: str) -> None:
         """There were no blocks for it."""
@@ -84,8 +88,7 @@ class Progress:
         if self.running and self.case.policy is not None and self.case.judged("M5"):
             victim = next(reversed(self.running))
             if not self.judges_order:
-                arrivals = {name: number for number, name in enumerate(self.case.requests)}
-                victim = max(self.running, key=lambda name: (self.priorities[name], arrivals[name]))
+                victim = max(self.running, key=lambda name: self.urgency[name])
             if victim != request:
                 self.case.report(
                     "M5",
@@ -134,12 +137,11 @@ class Progress:
             return
         limits = self.case.scenario.limits
         left = limits.budget - sum(item.tokens for item in record.scheduled)
-        following = next(iter(self.waiting), None) if record.running < limits.sequences else None
-        candidates = [request for request in self.running if request not in served]
-        if following is not None:
-            candidates.append(following)
-        if left <= 0 or refused or not served:
-            candidates = []
+        candidates: list[str] = []
+        if left > 0 and served and not refused:
+            candidates = [request for request in self.running if request not in served]
+            if record.running < limits.sequences:
+                candidates.extend(islice(self.waiting, 1))
         counts = {request: self.passed_over.get(request, 0) + 1 for request in candidates}
         self.passed_over = counts
         if not counts or not self.case.judged("P2", len(counts)):

@@ -291,7 +291,7 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "U3",
-            "A resend, or an extension, of a prompt gets at least the largest position that the drop rule allows, "
+            "A resend of a prompt gets at least the largest position that the drop rule allows, "
             "while it is present; and one shared token less never makes the hit of a sliding window collapse.",
             reuses_at_least,
         ),
