@@ -296,6 +296,7 @@ def test_schema_describes_what_is_written(kvoracle: Kvoracle, document: str) -> 
         ("fuzz", "--engine", "reference", "--folder", "empty.json/x"),
         ("shrink", "empty.json", "--engine", "reference", "--time", "soon"),
         ("fuzz", "--workers", "0"),
+        ("selftest", "--time", "5m"),
         ("fuz",),
         ("--fast", "fuzz"),
     ],

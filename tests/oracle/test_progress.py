@@ -6,7 +6,8 @@ import msgspec
 
 from fuzz.engines.conforming import open_reference
 from fuzz.vectors import vectors
-from oracle.judge import judge_lines
+from oracle import trace
+from oracle.judge import Judge, judge_lines
 from oracle.scenario import Scenario
 from oracle.verdict import Finding
 from reference.rules import STARVED_STEPS_LIMIT
@@ -32,6 +33,24 @@ def test_a_budget_one_token_larger_is_enough() -> None:
 def test_without_a_free_sequence_nobody_is_passed_over() -> None:
     limits = msgspec.structs.replace(STARVES.limits, sequences=5)
     assert findings(msgspec.structs.replace(STARVES, limits=limits)) == []
+
+
+def test_without_budget_left_nobody_is_passed_over() -> None:
+    lines = open_reference().run(STARVES).lines
+    judge = Judge(trace.header_decoder.decode(lines[0]), "0.33.0", frozenset({"P2"}))
+    for line in lines[1:]:
+        judge.feed_all(map(with_all_budget_used, trace.records_decoder.decode(line)))
+    assert judge.close().findings == []
+
+
+def with_all_budget_used(record: trace.AnyRecord) -> trace.AnyRecord:
+    """A step whose first chunk takes what the others leave of the budget."""
+    if not isinstance(record, trace.Step) or not record.scheduled:
+        return record
+    first, *others = record.scheduled
+    left = STARVES.limits.budget - sum(item.tokens for item in record.scheduled)
+    more = msgspec.structs.replace(first, tokens=first.tokens + left)
+    return msgspec.structs.replace(record, scheduled=(more, *others))
 
 
 def test_under_priorities_the_order_is_another_and_it_is_not_judged() -> None:

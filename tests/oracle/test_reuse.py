@@ -86,6 +86,12 @@ def test_another_number_of_tokens_is_no_resend() -> None:
     assert judged(header, [*records[:index], shorter], "U3").judged.get("U3", 0) == 0
 
 
+def test_a_longer_request_is_no_resend_either() -> None:
+    steps = (RESENDS.steps[0], Step(6, add=(Request("r1", ("a:14", "b:5")),)))
+    header, records = recorded(msgspec.structs.replace(RESENDS, steps=steps))
+    assert judged(header, with_hit(records, 0), "U3").judged.get("U3", 0) == 0
+
+
 def test_a_prefill_that_was_broken_off_promises_nothing() -> None:
     header, records = recorded(RESENDS)
     first = next(index for index, record in enumerate(records) if isinstance(record, trace.Step))
