@@ -18,8 +18,10 @@ import msgspec
 
 from oracle import trace
 from oracle.case import BadTrace, Case, RequestState
+from oracle.check_admission import Admission
 from oracle.check_commits import Window, check_cache_calls, close_window, mamba_tails, nothing_new, open_window
 from oracle.check_content import Content
+from oracle.check_holdings import Holdings
 from oracle.check_lookup import check_lookup
 from oracle.check_retention import check_prefill
 from oracle.check_reuse import Reuse
@@ -36,16 +38,16 @@ COURSE = ("S2", "S3", "S4", "S5", "S6", "S8")
 RETENTION = ("R1", "R2", "R3", "R4", "R5", "R6")
 
 NEEDED_BY: dict[str, tuple[str, ...]] = {
-    "lookup": ("L1", "L2", "L3", "U1", "U3", "M2", "M3", *RETENTION),
+    "lookup": ("L1", "L2", "L3", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION),
     "split": ("S1", *COURSE, "U1", "M1"),
-    "allocate": ("A1", "A2", "P2", "M3", *RETENTION),
-    "cache": ("M3", *RETENTION),
-    "commit": ("C1", "L1", "L2", "U1", "U3", "M2", "M3", "M4", *RETENTION, "A1", "A2"),
-    "evict": ("C1", "C2", "L1", "L2", "U1", "U3", "M2", "M3", "M4", *RETENTION, "A1", "A2"),
-    "take": ("A1", "A2", "M4"),
-    "touch": ("A1", "A2", "M4"),
-    "free": ("A1", "A2", "M4"),
-    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2", "M5"),
+    "allocate": ("A1", "A2", "P2", "X2", "M3", "M4", "M5", *RETENTION),
+    "cache": ("M3", "M4", "M5", *RETENTION),
+    "commit": ("C1", "L1", "L2", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION, "A1", "A2"),
+    "evict": ("C1", "C2", "L1", "L2", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION, "A1", "A2"),
+    "take": ("A1", "A2", "X2", "M4", "M5"),
+    "touch": ("A1", "A2", "X2", "M4", "M5"),
+    "free": ("A1", "A2", "X2", "M4", "M5"),
+    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2", "M4", "M5"),
 }
 """Rules that cannot be judged without a decision point."""
 
@@ -66,6 +68,8 @@ class Judge:
         self.content = Content(case)
         self.progress = Progress(case)
         self.reuse = Reuse(case)
+        self.holdings = None if case.policy is None or header.setup.checkpoint_alignment else Holdings(case)
+        self.admission = Admission(case, self.ledger, self.holdings)
         self.cache_calls: dict[str, dict[int, int]] = {}
         self.crashed = False
         self.ended = False
@@ -77,11 +81,11 @@ class Judge:
             trace.Cache: self._cache,
             trace.Commit: self._commit,
             trace.Evict: self._evict,
-            trace.Take: lambda record: self.ledger.take(record.blocks),
-            trace.Touch: lambda record: self.ledger.touch(record.blocks),
-            trace.Free: lambda record: self.ledger.add(record.blocks, -1),
+            trace.Take: self._take,
+            trace.Touch: self._touch,
+            trace.Free: self._free,
             trace.Pin: lambda record: self.ledger.add(record.blocks, record.delta),
-            trace.Table: lambda record: self.ledger.table(self.case.request(record.request), record),
+            trace.Table: self._table,
             trace.Preempt: self._preempt,
             trace.Finish: self._finish,
             trace.Reset: self._reset,
@@ -100,7 +104,7 @@ class Judge:
             for rule in NEEDED_BY.get(point, ()):
                 reasons.setdefault(rule, f"this build has no decision point for {point}")
         if header.setup.checkpoint_alignment:
-            for rule in (*COURSE, *RETENTION, "U1", "U3", "C1", "C2", "M3"):
+            for rule in (*COURSE, *RETENTION, "U1", "U3", "C1", "C2", "X2", "M3"):
                 reasons.setdefault(rule, "states saved inside a chunk are not modelled")
         if any(group.kind == "swa" and group.window == 1 for group in case.groups):
             for rule in ("L2", "U1", "U3"):
@@ -177,6 +181,7 @@ class Judge:
         state = self.case.request(record.request)
         state.known = record.known
         junction = check_lookup(self.case, record)
+        self.admission.look_up(record)
         self.reuse.look_up(record, state, junction)
 
     def _split(self, record: trace.Split) -> None:
@@ -192,10 +197,13 @@ class Judge:
             self.progress.refuse(record.request)
         elif self.case.scenario.features.caching:
             check_cache_calls(self.case, state, record, calls)
+        self.admission.allocate(record, state)
 
     def _cache(self, record: trace.Cache) -> None:
         state = self.case.request(record.request)
         self.cache_calls.setdefault(record.request, {})[self._group(record.group)] = record.tokens
+        if self.holdings is not None:
+            self.holdings.cache(state, record)
         # Most calls change nothing; a window is opened for those only if a commit comes all the same.
         if nothing_new(self.case, record, state):
             self.idle_cache = record
@@ -237,9 +245,31 @@ class Judge:
             self.content.evicted[entry.group, entry.digest] = entry
         self.reuse.evict(entries)
 
+    def _take(self, record: trace.Take) -> None:
+        self.ledger.take(record.blocks)
+        self.admission.take(record.blocks)
+        if self.holdings is not None:
+            self.holdings.taken.extend(record.blocks)
+
+    def _touch(self, record: trace.Touch) -> None:
+        self.admission.touch(record.blocks)
+        self.ledger.touch(record.blocks)
+
+    def _free(self, record: trace.Free) -> None:
+        self.ledger.add(record.blocks, -1)
+        if self.holdings is not None:
+            self.holdings.free(record.blocks)
+
+    def _table(self, record: trace.Table) -> None:
+        self.ledger.table(self.case.request(record.request), record)
+        if self.holdings is not None:
+            self.holdings.table(record)
+
     def _preempt(self, record: trace.Preempt) -> None:
         self.case.cover("preemption")
         state = self.case.request(record.request)
+        if self.holdings is not None:
+            self.holdings.release(state)
         state.preemptions += 1
         state.start_over()
         self.reuse.leave(record.request)
@@ -247,6 +277,8 @@ class Judge:
 
     def _finish(self, record: trace.Finish) -> None:
         self.case.cover("abort" if record.reason == "aborted" else "finish")
+        if self.holdings is not None:
+            self.holdings.release(self.case.request(record.request))
         self.progress.finish(record.request)
         self.reuse.leave(record.request)
 
@@ -262,6 +294,9 @@ class Judge:
         case.verdict.steps += 1
         check_limits(case, record)
         self.progress.check(record)
+        self.admission.step(record)
+        if self.holdings is not None:
+            self.holdings.step(record)
         self.content.run_worker(record)
         self.content.check()
         self.ledger.check("step")
@@ -275,6 +310,9 @@ class Judge:
         self.reuse.step(record)
 
     def _output(self, record: trace.Output) -> None:
+        self.admission.output(record)
+        if self.holdings is not None:
+            self.holdings.flush()
         for request, tokens in record.sampled:
             self.case.request(request).known += tokens
 
@@ -287,6 +325,8 @@ class Judge:
 
     def _end(self, record: trace.End) -> None:
         self.ended = True
+        if self.holdings is not None:
+            self.holdings.check_due()
         self.ledger.check("end")
         self.content.check()
         self.progress.end(record)

@@ -21,6 +21,7 @@ import msgspec
 from oracle.scenario import Scenario
 
 TRACE_FORMAT_VERSION = 1
+MODEL_LENGTH_MAX = 1 << 22
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
 """A number of tokens or a position."""
@@ -45,7 +46,7 @@ class Setup(msgspec.Struct, frozen=True, omit_defaults=False):
     ``exact_junction``: the opt-in to stop at the exact junction. ``lookahead``: extra token slots
     each allocation adds for drafts. ``watermark_blocks``: blocks kept free at admission. ``zeroing``: the
     worker zeroes new blocks. ``checkpoint_alignment``: unit of the position at which the backend saves a
-    state inside a chunk (0: it does not).
+    state inside a chunk (0: it does not). ``model_length``: the context length, which no allocation goes beyond.
     """
 
     scheduler_block: Unit
@@ -63,6 +64,7 @@ class Setup(msgspec.Struct, frozen=True, omit_defaults=False):
     watermark_blocks: Number
     zeroing: bool
     checkpoint_alignment: Tokens
+    model_length: Unit = MODEL_LENGTH_MAX
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -127,7 +129,8 @@ class Split(Record, tag="split", frozen=True, array_like=True):
 class Allocate(Record, tag="allocate", frozen=True, array_like=True):
     """Blocks were asked for ``tokens`` new tokens after ``computed`` (hit included); granted or refused.
 
-    ``hit`` is the part of ``computed`` that comes from the cache in this very call.
+    ``hit`` is the part of ``computed`` that comes from the cache in this very call. ``promised``: free blocks that
+    the engine counted for it when it decided (below zero where it has more than it needs); None if it does not tell.
     """
 
     request: str
@@ -135,6 +138,7 @@ class Allocate(Record, tag="allocate", frozen=True, array_like=True):
     tokens: Tokens
     hit: Tokens
     granted: bool
+    promised: int | None = None
 
 
 class Cache(Record, tag="cache", frozen=True, array_like=True):

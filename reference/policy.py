@@ -41,6 +41,10 @@ class Policy:
     hits are granted (finer with partial hits).
     ``lookahead_hashes``: under EAGLE a hash can cover the token after its block, which replaces the drop.
     ``commits_at_output``: accepted tokens are cached when their output comes, not with the next chunk.
+    ``rounds_up_states``: a Mamba group that needs any block asks for as many as it could ever need at once (later: no
+    more than it takes).
+    ``retires_across_gaps``: every state that was passed is given back, not only those up to the first column without.
+    ``names_tail_once``: a partial tail that is in the cache already is not registered for a second time.
     ``lone_request_ignores_threshold``: the long-prefill threshold does not bind a request that is alone.
     """
 
@@ -61,6 +65,9 @@ class Policy:
     mask_alignment: Literal["scheduler block", "hit alignment"]
     lookahead_hashes: bool
     commits_at_output: bool
+    rounds_up_states: bool
+    retires_across_gaps: bool
+    names_tail_once: bool
     lone_request_ignores_threshold: bool
 
 
@@ -82,6 +89,9 @@ V0_26 = Policy(
     mask_alignment="scheduler block",
     lookahead_hashes=False,
     commits_at_output=False,
+    rounds_up_states=True,
+    retires_across_gaps=False,
+    names_tail_once=False,
     lone_request_ignores_threshold=False,
 )
 V0_27 = replace(V0_26, release="0.27.1", aligns_to_prefill_end=True, allows_wide_blocks=True)
@@ -94,8 +104,15 @@ V0_30 = replace(
     tail_drops=True,
     mamba_tail_drop="group",
     replay_positions="resume positions",
+    retires_across_gaps=True,
 )
-V0_31 = replace(V0_30, release="0.31.0", mamba_tail_drop="coordinator", lone_request_ignores_threshold=True)
+V0_31 = replace(
+    V0_30,
+    release="0.31.0",
+    mamba_tail_drop="coordinator",
+    rounds_up_states=False,
+    lone_request_ignores_threshold=True,
+)
 V0_32 = replace(
     V0_31,
     release="0.32.0",
@@ -105,7 +122,14 @@ V0_32 = replace(
     full_tail_keeps_one_token=True,
     tail_on_boundary=True,
 )
-V0_33 = replace(V0_32, release="0.33.0", junction_keeps_lower_block=True, lookahead_hashes=True, commits_at_output=True)
+V0_33 = replace(
+    V0_32,
+    release="0.33.0",
+    junction_keeps_lower_block=True,
+    lookahead_hashes=True,
+    commits_at_output=True,
+    names_tail_once=True,
+)
 
 POLICIES: dict[str, Policy] = {
     policy.release: policy for policy in (V0_26, V0_27, V0_28, V0_29, V0_30, V0_31, V0_32, V0_33)

@@ -309,6 +309,7 @@ RULES: dict[str, Rule] = {
             "A3",
             "Tokens scheduled in a step stay within the budget, sequences within their limit, every count is positive.",
         ),
+        Rule("X2", "As many blocks leave the free list for a request as were counted when it was granted them."),
         Rule("P1", f"While a request waits or runs, some request advances in every {IDLE_STEPS_LIMIT} steps."),
         Rule(
             "P2",
@@ -326,12 +327,14 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "M4",
-            "Free blocks are handed out in the order in which they were given back, those without a hash first.",
+            "A request takes, copies and gives back the blocks that the reference names, then and in that order; free "
+            "blocks are handed out in the order in which they were given back, those without a hash first.",
             conformance=True,
         ),
         Rule(
             "M5",
-            "Who is preempted is the running request that was admitted last, or under priorities the least urgent one.",
+            "A request gets blocks if and only if the free ones suffice by the reference's count; who is preempted is the "
+            "running request that was admitted last, or under priorities the least urgent one.",
             conformance=True,
         ),
     )

@@ -635,6 +635,7 @@ def read_setup(scheduler: Any) -> dict[str, Any]:
         "watermark_blocks": getattr(manager, "watermark_blocks", 0),
         "zeroing": bool(scheduler.needs_kv_cache_zeroing),
         "checkpoint_alignment": checkpoint_alignment(scheduler),
+        "model_length": scheduler.max_model_len,
     }
 
 
@@ -675,6 +676,7 @@ class Observer:
         self.tables: dict[str, list[list[Any]]] = {}
         self.positions: dict[bytes, int] = {}
         self.unsettled: str | None = None
+        self.promised: int | None = None
         self.owner = ""
         self.missing: list[str] = []
         self.watch_scheduler()
@@ -700,6 +702,7 @@ class Observer:
         """Observe lookups, allocations, and what each group is told to cache."""
         self.wrap(self.manager, "get_computed_blocks", "lookup", self.on_lookup)
         self.wrap(self.manager, "allocate_slots", "allocate", self.on_allocate)
+        self.wrap(self.manager.coordinator, "get_num_blocks_to_allocate", "", self.on_promise)
         self.wrap(self.manager, "free", "", self.on_release)
         for group, manager in enumerate(self.managers):
             self.wrap(manager, "cache_blocks", "cache", lambda call, group=group: self.on_cache(call, group))
@@ -779,13 +782,21 @@ class Observer:
             hit = args[0] if args else fields.get("num_new_computed_tokens", 0)
             computed = request.num_computed_tokens + hit + fields.get("num_external_computed_tokens", 0)
             self.unsettled = name = request.request_id
+            self.promised = None
             blocks = call(request, tokens, *args, **fields)
             if self.unsettled is not None:
                 settle(name)
-            emit(("allocate", name, computed, tokens, hit, blocks is not None))
+            emit(("allocate", name, computed, tokens, hit, blocks is not None, self.promised))
             return blocks
 
         return allocate
+
+    def on_promise(self, call: Any) -> Any:
+        def count(*args: Any, **fields: Any) -> int:
+            self.promised = promised = call(*args, **fields)
+            return promised
+
+        return count
 
     def on_release(self, call: Any) -> Any:
         emit, tables = self.emit, self.tables

@@ -1,0 +1,194 @@
+"""M5 at allocations: a request that fits gets its blocks, one that does not is refused; X2: it takes what was promised."""
+
+from __future__ import annotations
+
+from oracle import trace
+from oracle.case import Case, RequestState
+from oracle.check_holdings import Holdings, Offer
+from oracle.ledger import Ledger
+from reference.admission import Share, attention_blocks, refusal, state_blocks, window_blocks_most
+from reference.holdings import Change, passed_columns
+from reference.worker import NULL_BLOCK
+
+
+class Admission:
+    """Follows what a lookup offers, what the pool has, and what each request then gets.
+
+    ``offers``: by request that waits. ``in_flight``: tokens in steps whose output is not known yet, by request, and
+    ``steps``: by step. ``reclaimed``: free blocks that were adopted since the last allocation.
+    """
+
+    def __init__(self, case: Case, ledger: Ledger, holdings: Holdings | None) -> None:
+        self.case = case
+        self.ledger = ledger
+        self.holdings = holdings
+        self.offers: dict[str, Offer] = {}
+        self.in_flight: dict[str, int] = {}
+        self.steps: dict[int, tuple[trace.Scheduled, ...]] = {}
+        self.taken = 0
+        self.reclaimed = 0
+        self.window_most = [self._window_most(number) for number in range(len(case.groups))]
+
+    def _window_most(self, number: int) -> int | None:
+        """The most blocks that a sliding window counts for a whole sequence."""
+        scenario, group = self.case.scenario, self.case.groups[number]
+        if group.kind != "swa":
+            return None
+        in_flight = (scenario.features.async_depth + 1) * scenario.limits.budget
+        return window_blocks_most(group, in_flight, self.case.setup.model_length)
+
+    # What the trace shows on the way.
+
+    def take(self, blocks: tuple[int, ...]) -> None:
+        """Blocks left the free list for a new owner."""
+        self.taken += len(blocks)
+
+    def touch(self, blocks: tuple[int, ...]) -> None:
+        """Cached blocks are adopted; those that were free are no longer. Asked before the ledger counts them."""
+        references = self.ledger.references
+        self.reclaimed += len({block for block in blocks if not references.get(block)})
+
+    def look_up(self, record: trace.Lookup) -> None:
+        """A request that waits is offered a hit; nothing else happens before it asks for blocks."""
+        if self.holdings is None:
+            return
+        shares = [self._offered(number, record, blocks) for number, blocks in enumerate(record.blocks)]
+        self.offers[record.request] = Offer(record.hit, record.blocks, shares, len(self.ledger.free_list.free))
+
+    def _offered(self, number: int, record: trace.Lookup, blocks: tuple[int, ...]) -> Share:
+        """What a hit gives one group. The blocks that it skips at once are not adopted."""
+        if not blocks:
+            return Share(0)
+        assert self.holdings is not None
+        group, references = self.case.groups[number], self.ledger.references
+        adopted = blocks[passed_columns(group, record.hit) :]
+        hashes = self.case.index.by_block.get(blocks[-1], ()) if group.kind == "mamba" else ()
+        return Share(
+            columns=len(blocks),
+            reclaimed=sum(block != NULL_BLOCK and not references.get(block) for block in adopted),
+            copies=record.hit % group.block != 0,
+            unwritten=bool(hashes) and (hashes[0].group, hashes[0].digest) in self.holdings.written,
+        )
+
+    def step(self, record: trace.Step) -> None:
+        """A step is in flight from now on; nobody has been looked up for the next one."""
+        for item in record.scheduled:
+            self.in_flight[item.request] = self.in_flight.get(item.request, 0) + item.tokens
+        self.steps[record.index] = record.scheduled
+        self.offers.clear()
+        self.taken = self.reclaimed = 0
+
+    def output(self, record: trace.Output) -> None:
+        """The output of a step is known."""
+        for item in self.steps.pop(record.index, ()):
+            left = self.in_flight.get(item.request, 0) - item.tokens
+            if left > 0:
+                self.in_flight[item.request] = left
+            else:
+                self.in_flight.pop(item.request, None)
+
+    # The decision.
+
+    def allocate(self, record: trace.Allocate, state: RequestState) -> None:
+        """Judge one request for blocks, and follow what it led to."""
+        holdings, offer = self.holdings, self.offers.pop(record.request, None)
+        shares = [] if offer is None else offer.shares
+        taken, left = self.taken, self.taken + self.reclaimed
+        self.taken = self.reclaimed = 0
+        if holdings is not None:
+            holdings.check_due()
+            runs = record.request in holdings.by_request
+            changes: list[Change] = [{} for _ in self.case.groups]
+            if runs:
+                offer = None
+                changes, shares = holdings.give_back(state, record, self.in_flight.get(record.request, 0))
+                self._judge(record, state, shares, len(self.ledger.free_list.free) + taken, whole=False)
+            elif offer is not None:
+                kept_free = self.case.setup.watermark_blocks if holdings.by_request else 0
+                whole = self.case.scenario.features.reserve_full_sequence
+                self._judge(record, state, shares, offer.free - kept_free, whole=whole)
+            if record.granted:
+                holdings.take(state, record, offer, changes, self._slots(record))
+            else:
+                holdings.settle(state, changes)
+        if record.granted and record.promised is not None:
+            self._judge_promise(record, left, shares)
+
+    def _slots(self, record: trace.Allocate) -> int:
+        """Token slots that attention needs, those for drafts to come included."""
+        setup = self.case.setup
+        return min(record.computed + record.tokens + setup.lookahead, setup.model_length)
+
+    def _needed(self, shares: list[Share], end: int, slots: int, *, whole: bool) -> int:
+        """Free blocks that all groups use up for tokens up to ``end``, attention for so many ``slots``."""
+        assert self.case.policy is not None
+        spare, total = self.case.scenario.features.drafts, 0
+        for group, share, most in zip(self.case.groups, shares, self.window_most, strict=True):
+            if group.kind == "mamba":
+                total += state_blocks(self.case.policy, end, group.block, spare, share)
+            else:
+                total += attention_blocks(slots, group.block, share, most if whole else None)
+        return total
+
+    def _judge(
+        self, record: trace.Allocate, state: RequestState, shares: list[Share], usable: int, *, whole: bool
+    ) -> None:
+        """M5: granted if and only if the blocks are there, by the count that the engine made."""
+        if not self.case.judged("M5"):
+            return
+        for_chunk = self._needed(shares, record.computed + record.tokens, self._slots(record), whole=False)
+        for_all = self._needed(shares, state.known, state.known, whole=True) if whole else None
+        unwritten = any(share.unwritten for share in shares)
+        reason = refusal(for_all, for_chunk, usable, unwritten)
+        if record.granted != (not reason):
+            self._report(record, reason, usable, for_chunk)
+            return
+        counted = for_all if reason and for_all is not None and for_all > usable else for_chunk
+        if record.promised is not None and not unwritten and record.promised != counted:
+            self.case.report(
+                "M5",
+                "allocate",
+                f"{record.request} asks for {record.tokens} tokens after {record.computed}, and {counted} free blocks "
+                f"are used up; the engine counts {record.promised}",
+                request=record.request,
+                expected=f"{counted} blocks",
+                actual=f"{record.promised} blocks",
+            )
+
+    def _report(self, record: trace.Allocate, reason: str, usable: int, needed: int) -> None:
+        """M5: the wrong decision."""
+        why = reason or f"its chunk needs {needed} blocks, and {usable} may be used"
+        self.case.report(
+            "M5",
+            "allocate",
+            f"{record.request} asks for blocks for {record.tokens} tokens after {record.computed}: {why}",
+            request=record.request,
+            expected="refused" if reason else "granted",
+            actual="granted" if record.granted else "refused",
+        )
+
+    def _judge_promise(self, record: trace.Allocate, left: int, shares: list[Share]) -> None:
+        """X2: as many blocks left the free list as the engine had counted."""
+        assert record.promised is not None
+        if not self.case.judged("X2") or max(record.promised, 0) == left:
+            return
+        if 0 < record.promised - left <= self._counted_twice(shares):
+            self.case.allow("a copy of a state is counted twice where the chunk ends in the same block")
+            return
+        self.case.report(
+            "X2",
+            "allocate",
+            f"{record.request} was granted {record.tokens} tokens after {record.computed} on the count of "
+            f"{record.promised} blocks, and {left} left the free list",
+            request=record.request,
+            expected=f"{record.promised} blocks",
+            actual=f"{left} blocks",
+        )
+
+    def _counted_twice(self, shares: list[Share]) -> int:
+        """Blocks that a release that rounds up counts for the states that must be copied, and does not take."""
+        policy = self.case.policy
+        if policy is None:
+            return sum(group.kind == "mamba" for group in self.case.groups)
+        pairs = zip(self.case.groups, shares, strict=False)
+        return policy.rounds_up_states * sum(group.kind == "mamba" and share.copies for group, share in pairs)

@@ -1,0 +1,262 @@
+"""M4: which blocks a request takes and gives back, when and in which order, and which are copied.
+
+The calls of the pool stand before the record of the decision that caused them, so they are gathered until it comes:
+an allocation, a preemption, an end, or the step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oracle import trace
+from oracle.case import Case, RequestState
+from oracle.check_commits import at_exact_junction
+from reference.admission import Share
+from reference.arithmetic import ceil_div
+from reference.holdings import Change, Holding, adopt, give_back_passed, grow
+from reference.worker import NULL_BLOCK
+
+Hash = tuple[int, int]
+"""A group and a digest."""
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """What a lookup offers a request that waits: its hit, its blocks per group, and each group's share.
+
+    ``free``: blocks that are free at that time.
+    """
+
+    hit: int
+    blocks: tuple[tuple[int, ...], ...]
+    shares: list[Share]
+    free: int
+
+
+class Holdings:
+    """What all running requests hold, as the reference has it.
+
+    ``written``: hashes of states that the step being planned writes. ``due``: blocks that must be given back next, by
+    call. ``freed``, ``taken``: what the pool did since the last decision. ``calls``: how many tokens a Mamba group may
+    cache of a request, and the position of the last block's first hash before that. ``changed``: the first entry of
+    each table that changed since the last decision. ``copies``: per group, (source, destination) of this step.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.by_request: dict[str, list[Holding]] = {}
+        self.written: set[Hash] = set()
+        self.due: deque[tuple[str, tuple[int, ...]]] = deque()
+        self.freed: list[tuple[int, ...]] = []
+        self.taken: list[int] = []
+        self.calls: dict[tuple[str, int], tuple[int, int]] = {}
+        self.changed: dict[tuple[str, int], int] = {}
+        self.copies: list[list[tuple[int, int]]] = [[] for _ in case.groups]
+
+    # What the pool does, and what is cached.
+
+    def table(self, record: trace.Table) -> None:
+        """A table changed."""
+        key = (record.request, record.group)
+        self.changed[key] = min(record.start, self.changed.get(key, record.start))
+
+    def free(self, blocks: tuple[int, ...]) -> None:
+        """A call that gives blocks back: the one that is due, or one whose cause is still to come."""
+        if self.due:
+            request, expected = self.due.popleft()
+            self._compare_freed(request, [expected], [blocks], "it goes, and gives back all that it held")
+        else:
+            self.freed.append(blocks)
+
+    def cache(self, state: RequestState, record: trace.Cache) -> None:
+        """A group may cache: in an allocation, whose record comes next, or with an output."""
+        if self.case.groups[record.group].kind != "mamba":
+            return
+        key = (record.request, record.group)
+        if key in self.calls:
+            self._register(state, record.group)
+        column = ceil_div(record.tokens, self.case.groups[record.group].block) - 1
+        table = state.tables[record.group]
+        entries = self.case.index.by_block.get(table[column], ()) if 0 <= column < len(table) else ()
+        self.calls[key] = (record.tokens, entries[0].position if entries else 0)
+
+    # Decisions.
+
+    def release(self, state: RequestState) -> None:
+        """A request ended or was preempted: group by group its table goes back, the last block first."""
+        self.check_due()
+        self.by_request.pop(state.name, None)
+        for group, table in enumerate(state.tables):
+            self.calls.pop((state.name, group), None)
+            blocks = tuple(block for block in reversed(table) if block != NULL_BLOCK)
+            if blocks:
+                self.due.append((state.name, blocks))
+
+    def check_due(self) -> None:
+        """Another decision was taken: what was due is overdue."""
+        while self.due:
+            request, expected = self.due.popleft()
+            self._compare_freed(request, [expected], [], "it went, and gives back all that it held")
+
+    def give_back(self, state: RequestState, record: trace.Allocate, in_flight: int) -> tuple[list[Change], list[Share]]:
+        """What each group of a running request gives back before its chunk, and has then."""
+        if not record.granted:
+            for group in range(len(self.case.groups)):
+                self._register(state, group)
+        policy, calls = self.case.policy, []
+        assert policy is not None
+        changes: list[Change] = []
+        shares = []
+        for group, holding in zip(self.case.groups, self.by_request[state.name], strict=True):
+            change: Change = {}
+            for columns in give_back_passed(policy, group, holding, max(record.computed - in_flight, 0)):
+                calls.append(tuple(holding.blocks.pop(column) for column in columns))
+                change.update(dict.fromkeys(columns, NULL_BLOCK))
+            changes.append(change)
+            shares.append(Share(holding.columns, copies=holding.tail >= 0, started=holding.started))
+        freed, self.freed = self.freed, []
+        what = f"with {record.computed} tokens computed, {in_flight} of them in flight, it gives back what lies behind"
+        self._compare_freed(state.name, calls, freed, what)
+        return changes, shares
+
+    def take(
+        self, state: RequestState, record: trace.Allocate, offer: Offer | None, changes: list[Change], slots: int
+    ) -> None:
+        """The chunk was granted: the hit is adopted, new blocks are taken; then what was written is noted."""
+        taken = iter(self.taken)
+        held = self.by_request.setdefault(state.name, [Holding() for _ in self.case.groups])
+        end, spare = record.computed + record.tokens, self.case.scenario.features.drafts
+        for number, group in enumerate(self.case.groups):
+            holding, inside, source = held[number], -1, NULL_BLOCK
+            if offer is not None and offer.blocks[number]:
+                changes[number] = adopt(group, holding, offer.hit, offer.blocks[number])
+                if offer.shares[number].copies:
+                    inside, source = offer.hit // group.block, offer.blocks[number][-1]
+            elif holding.tail >= 0:
+                source = holding.blocks.get(holding.tail, NULL_BLOCK)
+            change, copy = grow(group, holding, end, slots, spare, inside, taken)
+            changes[number].update(change)
+            if copy != NULL_BLOCK:
+                self.copies[number].append((source, copy))
+        self.settle(state, changes)
+        for number in range(len(self.case.groups)):
+            self.written.update(self._register(state, number))
+        self.written.update(self._moved())
+
+    def settle(self, state: RequestState, changes: list[Change]) -> None:
+        """The tables must have changed so, and not otherwise; what they are then is adopted."""
+        self.taken.clear()
+        changed, self.changed = self.changed, {}
+        if state.name not in self.by_request or not self.case.judged("M4"):
+            return
+        for number, (holding, change) in enumerate(zip(self.by_request[state.name], changes, strict=True)):
+            table, first = state.tables[number], changed.get((state.name, number))
+            expected = [table[column] if column < len(table) else -1 for column in change] == list(change.values())
+            if not expected or len(table) != holding.columns or (first is not None and first < min(change, default=0)):
+                self._report_table(state, number, holding, change)
+                self.adopt_table(state, number)
+
+    def adopt_table(self, state: RequestState, number: int) -> None:
+        """Go on from the engine's table."""
+        holding, table = self.by_request[state.name][number], state.tables[number]
+        holding.columns = len(table)
+        if self.case.groups[number].kind != "full":
+            holding.blocks = {column: block for column, block in enumerate(table) if block != NULL_BLOCK}
+
+    def step(self, record: trace.Step) -> None:
+        """The step is planned: its copies, whose ends are given back, a call for all."""
+        self.check_due()
+        expected = tuple(copy for copies in self.copies for copy in copies)
+        if self.case.judged("M4") and expected != record.copies:
+            self.case.report(
+                "M4",
+                "copy",
+                f"the hits inside blocks and the partial tails that chunks overwrite need the copies {expected}, and "
+                f"the step holds {record.copies}",
+                expected=expected,
+                actual=record.copies,
+            )
+        freed, self.freed = self.freed, []
+        ends = tuple(block for copy in expected for block in copy)
+        self._compare_freed("", [ends] if ends else [], freed, "the ends of the step's copies are held no longer")
+        for copies in self.copies:
+            copies.clear()
+        self.flush()
+        self.written.clear()
+        self.changed.clear()
+
+    def flush(self) -> None:
+        """What came with the last output is no part of an allocation."""
+        for name, number in list(self.calls):
+            self._register(self.case.requests[name], number)
+
+    # What enters the cache.
+
+    def _register(self, state: RequestState, number: int) -> list[Hash]:
+        """A Mamba group was told what it may cache: a tail inside a block is noted. Gives the hashes concerned."""
+        call = self.calls.pop((state.name, number), None)
+        held = self.by_request.get(state.name)
+        if call is None or held is None:
+            return []
+        (tokens, named), holding = call, held[number]
+        group, table = self.case.groups[number], state.tables[number]
+        end = min(tokens, self.case.hashed(state.known)) // group.block
+        hashes = [found for block in table[holding.cached : end] for found in self._hashes(block)[:1]]
+        holding.cached = max(holding.cached, end)
+        column = ceil_div(tokens, group.block) - 1
+        block = table[column] if 0 <= column < len(table) else NULL_BLOCK
+        at_tail = tokens == state.mamba_tails[number] or at_exact_junction(self.case, state, tokens)
+        policy = self.case.policy
+        assert policy is not None
+        if block == NULL_BLOCK or not at_tail or (policy.names_tail_once and named == tokens):
+            return hashes
+        if tokens % group.block != 0:
+            holding.tail = column
+        entries = self.case.index.by_block.get(block, ())
+        return hashes + [(entry.group, entry.digest) for entry in entries if entry.position == tokens]
+
+    def _hashes(self, block: int) -> list[Hash]:
+        return [(entry.group, entry.digest) for entry in self.case.index.by_block.get(block, ())]
+
+    def _moved(self) -> list[Hash]:
+        """Hashes that this step's copies carry: the copy of a tail has them when it is written."""
+        return [found for copies in self.copies for _, copy in copies for found in self._hashes(copy)[:1]]
+
+    # Findings.
+
+    def _compare_freed(
+        self, request: str, expected: Sequence[tuple[int, ...]], actual: Sequence[tuple[int, ...]], why: str
+    ) -> None:
+        """M4: blocks that are given back, call by call."""
+        if not self.case.judged("M4", max(len(expected), 1)) or list(expected) == list(actual):
+            return
+        self.case.report(
+            "M4",
+            "free",
+            f"{request or 'the scheduler'} gives back {_calls(actual)}; {why}: {_calls(expected)}",
+            request=request,
+            expected=_calls(expected),
+            actual=_calls(actual),
+        )
+
+    def _report_table(self, state: RequestState, number: int, holding: Holding, change: Change) -> None:
+        table = state.tables[number]
+        columns = sorted(change)[-8:]
+        self.case.report(
+            "M4",
+            "table",
+            f"the table of {state.name} in {self.case.name(number)} has {len(table)} entries, "
+            f"{ {column: table[column] for column in columns if column < len(table)} } among them; by the reference "
+            f"{holding.columns}, {change}",
+            request=state.name,
+            group=number,
+            expected=f"{holding.columns} entries, {change}",
+            actual=f"{len(table)} entries",
+        )
+
+
+def _calls(calls: Sequence[tuple[int, ...]]) -> str:
+    """Calls of the pool in words."""
+    return ", then ".join(f"blocks {', '.join(map(str, blocks))}" for blocks in calls) or "nothing"

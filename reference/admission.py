@@ -1,0 +1,78 @@
+"""Admission: how many free blocks a chunk uses up, and whether a request gets them.
+
+A request that waits is admitted if the pool has the blocks of its first chunk and, where full sequences are reserved,
+of all its tokens, the blocks kept free on top. A request that runs only needs those of its next chunk.
+Source: ``KVCacheManager.allocate_slots`` and the managers' ``get_num_blocks_to_allocate``, all releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reference.arithmetic import ceil_div
+from reference.geometry import Group
+from reference.policy import Policy
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one group has of a request before blocks are asked for.
+
+    ``columns``: entries of its table, those of a hit included. ``reclaimed``: blocks of the hit that are free, and no
+    longer are once they are adopted. ``copies``: a block inside which the hit ends, or whose hash the next chunk would
+    overwrite, needs a copy. ``started``: it has been given new blocks before. ``unwritten``: the state that the hit
+    starts from is only written by this very step.
+    """
+
+    columns: int
+    reclaimed: int = 0
+    copies: bool = False
+    started: bool = False
+    unwritten: bool = False
+
+
+def attention_blocks(slots: int, block: int, share: Share, most: int | None = None) -> int:
+    """Free blocks that an attention group uses up for ``slots`` token slots in all; ``most`` caps those it holds."""
+    required = ceil_div(slots, block)
+    if most is not None:
+        required = min(required, most)
+    return max(required - share.columns, 0) + share.copies + share.reclaimed
+
+
+def state_blocks(policy: Policy, end: int, block: int, spare: int, share: Share) -> int:
+    """Free blocks that a Mamba group uses up for a chunk that ends at ``end`` tokens.
+
+    It needs one for the state in the column of ``end`` and ``spare`` more, a draft token each. It is below zero where
+    the table is longer than that, since drafts were taken back.
+    """
+    wanted = ceil_div(end, block) + spare - share.columns
+    if share.copies:
+        wanted = max(wanted, 0) + 1
+    if wanted > 0:
+        most = 1 + share.copies + (0 if share.started else spare)
+        wanted = most if policy.rounds_up_states else min(wanted, most)
+    return wanted + share.reclaimed
+
+
+def window_blocks_most(group: Group, in_flight: int, model_length: int) -> int:
+    """The most blocks that a sliding window ever holds of a request.
+
+    ``in_flight``: the tokens that steps in flight can hold, whose blocks are not given back yet. All in tokens. One
+    more, for a window need not start on a block boundary.
+    """
+    return ceil_div(min(group.window - 1 + in_flight, model_length), group.block) + 1
+
+
+def refusal(whole: int | None, chunk: int, usable: int, unwritten: bool) -> str:
+    """Why a request gets no blocks, in words; empty if it gets them. All are counts of blocks.
+
+    ``whole``, ``chunk``: those that its whole sequence (None: not asked for) and its chunk use up. ``usable``: the
+    free ones, less those to be kept free. ``unwritten``: its hit starts from a state that this step writes.
+    """
+    if unwritten:
+        return "its hit starts from a state that this very step writes"
+    if whole is not None and whole > usable:
+        return f"its whole sequence needs {whole} blocks, and {usable} may be used"
+    if chunk > usable:
+        return f"its chunk needs {chunk} blocks, and {usable} may be used"
+    return ""

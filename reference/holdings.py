@@ -1,0 +1,143 @@
+"""Holdings: what one group holds of a request, what it takes for a chunk and what it gives back.
+
+Attention holds a block for every started block of its slots, a sliding window those that a later token may read.
+Mamba holds the block of the running state, in the column where the chunk ends, a spare one after it for each draft
+token, and the state before it until that was copied; columns that a chunk ran past have no block.
+Source: ``allocate_new_blocks`` and ``remove_skipped_blocks`` of the managers, all releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from reference.arithmetic import ceil_div
+from reference.geometry import Group
+from reference.policy import Policy
+from reference.worker import NULL_BLOCK
+
+
+@dataclass(slots=True)
+class Holding:
+    """What a group holds of one request.
+
+    ``columns``: entries of its table. ``blocks``: by column, what a window or Mamba holds; full attention gives
+    nothing back before the end, so it is not looked at. ``started``: it has been given new blocks. ``previous``: the
+    column of the state before the running one; ``tail``: the column of a state inside a block that is in the cache
+    and that the next chunk would overwrite (-1: none).
+    """
+
+    columns: int = 0
+    blocks: dict[int, int] = field(default_factory=dict)
+    started: bool = False
+    previous: int = -1
+    tail: int = -1
+    cached: int = 0
+
+
+Change = dict[int, int]
+"""Table entries that changed: the block by column, the null block where there is none any more."""
+
+
+def passed_columns(group: Group, computed: int) -> int:
+    """How many leading columns a request with ``computed`` tokens never reads again."""
+    if group.kind == "swa":
+        return max(computed - group.window + 1, 0) // group.block
+    return max(computed - 1, 0) // group.block if group.kind == "mamba" else 0
+
+
+def give_back_passed(policy: Policy, group: Group, holding: Holding, computed: int) -> list[list[int]]:
+    """Columns that are given back before a chunk, a list for each call to the pool, in the order of the call.
+
+    ``computed``: tokens whose outputs are known; what a step in flight may read is kept.
+    """
+    calls = []
+    end = min(passed_columns(group, computed), holding.columns)
+    if group.kind == "mamba" and policy.retires_across_gaps:
+        passed = sorted((column for column in holding.blocks if column < end), reverse=True)
+    else:
+        first = end
+        while first - 1 in holding.blocks:
+            first -= 1
+        passed = list(range(end - 1, first - 1, -1))
+    if passed:
+        calls.append(passed)
+    if group.kind == "mamba" and holding.previous in holding.blocks and holding.previous not in passed:
+        if holding.previous < ceil_div(computed, group.block) - 1:
+            calls.append([holding.previous])
+    return calls
+
+
+def adopt(group: Group, holding: Holding, hit: int, found: Sequence[int]) -> Change:
+    """The blocks of a hit of ``hit`` tokens, ``found`` by column, less those that no later token reads."""
+    first = passed_columns(group, hit)
+    change = {column: block if column >= first else NULL_BLOCK for column, block in enumerate(found)}
+    change.update(dict.fromkeys(range(len(found), first), NULL_BLOCK))
+    holding.columns, holding.cached = max(len(found), first), hit // group.block
+    _note(group, holding, change)
+    return change
+
+
+def grow(
+    group: Group, holding: Holding, end: int, slots: int, spare: int, inside: int, taken: Iterator[int]
+) -> tuple[Change, int]:
+    """New blocks for a chunk that ends at ``end``, where attention needs ``slots`` slots; from ``taken``, in order.
+
+    ``inside``: the column of a block inside which a hit ends, for which a copy is taken first (-1: none). Gives the
+    entries that changed, and the block that holds the copy (the null block: no copy is made).
+    """
+    if group.kind == "mamba":
+        return _grow_states(group, holding, end, spare, inside, taken)
+    change: Change = {}
+    copy = NULL_BLOCK
+    if inside >= 0:
+        change[inside] = copy = next(taken, NULL_BLOCK)
+    for column in range(holding.columns, ceil_div(slots, group.block)):
+        change[column] = next(taken, NULL_BLOCK)
+    holding.columns = max(holding.columns, ceil_div(slots, group.block))
+    _note(group, holding, change)
+    return change, copy
+
+
+def _grow_states(
+    group: Group, holding: Holding, end: int, spare: int, inside: int, taken: Iterator[int]
+) -> tuple[Change, int]:
+    """Room for the state at ``end`` in its column and for ``spare`` ones after it.
+
+    Spare blocks that the state moves past go along with it. A tail stays where it is and its hash moves to the copy;
+    a hit's block is replaced by the copy.
+    """
+    state = ceil_div(end, group.block) - 1
+    before, started = holding.columns, holding.started
+    holding.started = True
+    if state + 1 + spare <= before and inside < 0 and holding.tail < 0:
+        return {}, NULL_BLOCK
+    if started:
+        holding.previous = before - 1 - spare
+    elif before > 0:
+        holding.previous = before - 1
+    change: Change = dict.fromkeys(range(before, state), NULL_BLOCK)
+    columns = max(before, state)
+    for column in range(before - spare, min(before, state)) if started else ():
+        change[columns], change[column] = holding.blocks.get(column, NULL_BLOCK), NULL_BLOCK
+        columns += 1
+    copy = next(taken, NULL_BLOCK) if inside >= 0 or holding.tail >= 0 else NULL_BLOCK
+    if inside >= 0:
+        change[inside] = copy
+    for column in range(columns, state + 1 + spare):
+        change[column] = next(taken, NULL_BLOCK)
+    holding.columns = max(columns, state + 1 + spare)
+    holding.tail = -1
+    _note(group, holding, change)
+    return change, copy
+
+
+def _note(group: Group, holding: Holding, change: Change) -> None:
+    """Bring ``blocks`` up to date."""
+    if group.kind == "full":
+        return
+    for column, block in change.items():
+        if block == NULL_BLOCK:
+            holding.blocks.pop(column, None)
+        else:
+            holding.blocks[column] = block
