@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oracle import trace
 from oracle.case import Case, RequestState
-from oracle.check_holdings import Holdings, Offer
+from oracle.check_holdings import Hash, Holdings, Offer
 from oracle.ledger import Ledger
 from reference.admission import Share, attention_blocks, refusal, state_blocks, window_blocks_most
 from reference.holdings import Change, passed_columns
@@ -15,7 +15,8 @@ class Admission:
     """Follows what a lookup offers, what the pool has, and what each request then gets.
 
     ``offers``: by request that waits. ``in_flight``: tokens in steps whose output is not known yet, by request, and
-    ``steps``: by step. ``reclaimed``: free blocks that were adopted since the last allocation.
+    ``steps``: by step. ``taken``, ``reclaimed``: free blocks that were handed out, and adopted, since the last
+    allocation. ``committed``: hashes that are new since the last step.
     """
 
     def __init__(self, case: Case, ledger: Ledger, holdings: Holdings | None) -> None:
@@ -27,6 +28,7 @@ class Admission:
         self.steps: dict[int, tuple[trace.Scheduled, ...]] = {}
         self.taken = 0
         self.reclaimed = 0
+        self.committed: set[Hash] = set()
         self.window_most = [self._window_most(number) for number in range(len(case.groups))]
 
     def _window_most(self, number: int) -> int | None:
@@ -48,6 +50,12 @@ class Admission:
         references = self.ledger.references
         self.reclaimed += len({block for block in blocks if not references.get(block)})
 
+    def commit(self, record: trace.Commit) -> None:
+        """A block got a hash."""
+        self.committed.add((record.group, record.digest))
+        if self.holdings is not None:
+            self.holdings.commit(record)
+
     def look_up(self, record: trace.Lookup) -> None:
         """A request that waits is offered a hit; nothing else happens before it asks for blocks."""
         if self.holdings is None:
@@ -62,12 +70,15 @@ class Admission:
         assert self.holdings is not None
         group, references = self.case.groups[number], self.ledger.references
         adopted = blocks[passed_columns(group, record.hit) :]
-        hashes = self.case.index.by_block.get(blocks[-1], ()) if group.kind == "mamba" else ()
+        copies = record.hit % group.block != 0
+        hashes = self.case.index.by_block.get(blocks[-1], ())
+        first = (hashes[0].group, hashes[0].digest) if hashes else (number, 0)
         return Share(
             columns=len(blocks),
             reclaimed=sum(block != NULL_BLOCK and not references.get(block) for block in adopted),
-            copies=record.hit % group.block != 0,
-            unwritten=bool(hashes) and (hashes[0].group, hashes[0].digest) in self.holdings.written,
+            copies=copies,
+            unwritten=group.kind == "mamba" and first in self.holdings.written,
+            copies_unwritten=copies and first in self.committed,
         )
 
     def step(self, record: trace.Step) -> None:
@@ -76,6 +87,7 @@ class Admission:
             self.in_flight[item.request] = self.in_flight.get(item.request, 0) + item.tokens
         self.steps[record.index] = record.scheduled
         self.offers.clear()
+        self.committed.clear()
         self.taken = self.reclaimed = 0
 
     def output(self, record: trace.Output) -> None:
@@ -140,6 +152,9 @@ class Admission:
         for_all = self._needed(shares, state.known, state.known, whole=True) if whole else None
         unwritten = any(share.unwritten for share in shares)
         reason = refusal(for_all, for_chunk, usable, unwritten)
+        if not record.granted and not reason and any(share.copies_unwritten for share in shares):
+            self.case.allow("a hit waits for the block that it copies from, which this step writes")
+            return
         if record.granted != (not reason):
             self._report(record, reason, usable, for_chunk)
             return

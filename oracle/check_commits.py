@@ -103,7 +103,7 @@ def _expect_tail(case: Case, policy: Policy, window: Window) -> None:
         if position > record.tokens:
             position = 0
     elif spec.kind == "mamba" and (
-        record.tokens == state.mamba_tails[record.group] or at_exact_junction(case, state, record.tokens)
+        record.tokens == state.mamba_tails[record.group] or _at_exact_junction(case, window)
     ):
         position = record.tokens
     column = ceil_div(position, spec.block) - 1
@@ -122,13 +122,14 @@ def mamba_tails(case: Case, state: RequestState) -> list[int]:
     ]
 
 
-def at_exact_junction(case: Case, state: RequestState, tokens: int) -> bool:
+def _at_exact_junction(case: Case, window: Window) -> bool:
     """With the opt-in, a chunk that ends on a junction inside the prompt registers its state there."""
+    junction, tokens = window.state.looked_up or 0, window.record.tokens
     return (
         case.setup.exact_junction
-        and tokens == (state.looked_up or 0)
+        and tokens == junction
         and tokens % case.setup.hash_block == 0
-        and state.computed < tokens <= state.prompt
+        and window.state.computed < tokens <= window.state.prompt
     )
 
 

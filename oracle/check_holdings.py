@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from oracle import trace
 from oracle.case import Case, RequestState
-from oracle.check_commits import at_exact_junction
 from reference.admission import Share
 from reference.arithmetic import ceil_div
 from reference.holdings import Change, Holding, adopt, give_back_passed, grow
+from reference.policy import Policy
 from reference.worker import NULL_BLOCK
 
 Hash = tuple[int, int]
@@ -35,23 +35,32 @@ class Offer:
     free: int
 
 
+@dataclass(slots=True, eq=False)
+class Call:
+    """A group may cache the first ``tokens`` tokens of a request. ``named``: its last block has a hash of just these."""
+
+    tokens: int
+    named: bool
+
+
 class Holdings:
     """What all running requests hold, as the reference has it.
 
     ``written``: hashes of states that the step being planned writes. ``due``: blocks that must be given back next, by
-    call. ``freed``, ``taken``: what the pool did since the last decision. ``calls``: how many tokens a Mamba group may
-    cache of a request, and the position of the last block's first hash before that. ``changed``: the first entry of
-    each table that changed since the last decision. ``copies``: per group, (source, destination) of this step.
+    call. ``freed``, ``taken``: what the pool did since the last decision. ``calls``: what a Mamba group may cache of a
+    request, until that was noted. ``changed``: the first entry of each table that changed since the last decision.
+    ``copies``: per group, (source, destination) of this step.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, policy: Policy) -> None:
         self.case = case
+        self.policy = policy
         self.by_request: dict[str, list[Holding]] = {}
         self.written: set[Hash] = set()
         self.due: deque[tuple[str, tuple[int, ...]]] = deque()
         self.freed: list[tuple[int, ...]] = []
         self.taken: list[int] = []
-        self.calls: dict[tuple[str, int], tuple[int, int]] = {}
+        self.calls: dict[tuple[str, int], Call] = {}
         self.changed: dict[tuple[str, int], int] = {}
         self.copies: list[list[tuple[int, int]]] = [[] for _ in case.groups]
 
@@ -79,8 +88,14 @@ class Holdings:
             self._register(state, record.group)
         column = ceil_div(record.tokens, self.case.groups[record.group].block) - 1
         table = state.tables[record.group]
-        entries = self.case.index.by_block.get(table[column], ()) if 0 <= column < len(table) else ()
-        self.calls[key] = (record.tokens, entries[0].position if entries else 0)
+        block = table[column] if 0 <= column < len(table) else NULL_BLOCK
+        self.calls[key] = Call(record.tokens, self.case.index.has(record.group, block, record.tokens))
+
+    def commit(self, record: trace.Commit) -> None:
+        """A block got a hash: of all that a group may cache, if it is that of a tail."""
+        call = self.calls.get((record.request, record.group))
+        if call is not None and call.tokens == record.position:
+            call.named = True
 
     # Decisions.
 
@@ -105,13 +120,12 @@ class Holdings:
         if not record.granted:
             for group in range(len(self.case.groups)):
                 self._register(state, group)
-        policy, calls = self.case.policy, []
-        assert policy is not None
+        calls = []
         changes: list[Change] = []
         shares = []
         for group, holding in zip(self.case.groups, self.by_request[state.name], strict=True):
             change: Change = {}
-            for columns in give_back_passed(policy, group, holding, max(record.computed - in_flight, 0)):
+            for columns in give_back_passed(self.policy, group, holding, max(record.computed - in_flight, 0)):
                 calls.append(tuple(holding.blocks.pop(column) for column in columns))
                 change.update(dict.fromkeys(columns, NULL_BLOCK))
             changes.append(change)
@@ -149,12 +163,18 @@ class Holdings:
         """The tables must have changed so, and not otherwise; what they are then is adopted."""
         self.taken.clear()
         changed, self.changed = self.changed, {}
-        if state.name not in self.by_request or not self.case.judged("M4"):
+        if state.name not in self.by_request:
             return
+        self.case.judged("M4")
         for number, (holding, change) in enumerate(zip(self.by_request[state.name], changes, strict=True)):
-            table, first = state.tables[number], changed.get((state.name, number))
-            expected = [table[column] if column < len(table) else -1 for column in change] == list(change.values())
-            if not expected or len(table) != holding.columns or (first is not None and first < min(change, default=0)):
+            table, first = state.tables[number], changed.get((state.name, number), len(state.tables[number]))
+            wrong = any(column >= len(table) or table[column] != block for column, block in change.items())
+            if self.case.groups[number].kind == "full":
+                wrong = wrong or first < min(change, default=len(table))
+            else:
+                entries = range(first, len(table))
+                wrong = wrong or any(table[column] != holding.blocks.get(column, NULL_BLOCK) for column in entries)
+            if wrong or len(table) != holding.columns:
                 self._report_table(state, number, holding, change)
                 self.adopt_table(state, number)
 
@@ -200,21 +220,19 @@ class Holdings:
         held = self.by_request.get(state.name)
         if call is None or held is None:
             return []
-        (tokens, named), holding = call, held[number]
+        tokens, holding = call.tokens, held[number]
         group, table = self.case.groups[number], state.tables[number]
         end = min(tokens, self.case.hashed(state.known)) // group.block
         hashes = [found for block in table[holding.cached : end] for found in self._hashes(block)[:1]]
         holding.cached = max(holding.cached, end)
         column = ceil_div(tokens, group.block) - 1
-        block = table[column] if 0 <= column < len(table) else NULL_BLOCK
-        at_tail = tokens == state.mamba_tails[number] or at_exact_junction(self.case, state, tokens)
-        policy = self.case.policy
-        assert policy is not None
-        if block == NULL_BLOCK or not at_tail or (policy.names_tail_once and named == tokens):
+        if not call.named or column >= len(table):
             return hashes
         if tokens % group.block != 0:
             holding.tail = column
-        entries = self.case.index.by_block.get(block, ())
+        elif self.policy.names_tail_once or tokens != state.mamba_tails[number]:
+            return hashes
+        entries = self.case.index.by_block.get(table[column], ())
         return hashes + [(entry.group, entry.digest) for entry in entries if entry.position == tokens]
 
     def _hashes(self, block: int) -> list[Hash]:

@@ -68,7 +68,8 @@ class Judge:
         self.content = Content(case)
         self.progress = Progress(case)
         self.reuse = Reuse(case)
-        self.holdings = None if case.policy is None or header.setup.checkpoint_alignment else Holdings(case)
+        saves = header.setup.checkpoint_alignment > 0
+        self.holdings = None if case.policy is None or saves else Holdings(case, case.policy)
         self.admission = Admission(case, self.ledger, self.holdings)
         self.cache_calls: dict[str, dict[int, int]] = {}
         self.crashed = False
@@ -212,6 +213,7 @@ class Judge:
 
     def _commit(self, record: trace.Commit) -> None:
         self._group(record.group)
+        self.admission.commit(record)
         entry = self.content.entry_of(record)
         if entry is None:
             return

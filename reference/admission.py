@@ -21,7 +21,7 @@ class Share:
     ``columns``: entries of its table, those of a hit included. ``reclaimed``: blocks of the hit that are free, and no
     longer are once they are adopted. ``copies``: a block inside which the hit ends, or whose hash the next chunk would
     overwrite, needs a copy. ``started``: it has been given new blocks before. ``unwritten``: the state that the hit
-    starts from is only written by this very step.
+    starts from is only written by this very step; ``copies_unwritten``: so is what the copy is made of.
     """
 
     columns: int
@@ -29,6 +29,7 @@ class Share:
     copies: bool = False
     started: bool = False
     unwritten: bool = False
+    copies_unwritten: bool = False
 
 
 def attention_blocks(slots: int, block: int, share: Share, most: int | None = None) -> int:

@@ -44,7 +44,8 @@ class Policy:
     ``rounds_up_states``: a Mamba group that needs any block asks for as many as it could ever need at once (later: no
     more than it takes).
     ``retires_across_gaps``: every state that was passed is given back, not only those up to the first column without.
-    ``names_tail_once``: a partial tail that is in the cache already is not registered for a second time.
+    ``names_tail_once``: a tail that is in the cache already does not count as written again (before: requests that
+    hit it wait for as long as its writer comes back to it).
     ``lone_request_ignores_threshold``: the long-prefill threshold does not bind a request that is alone.
     """
 
