@@ -18,7 +18,9 @@ from fuzz.engines.shape import Shape
 from fuzz.engines.tables import Rules
 from reference.arithmetic import floor_to
 from reference.geometry import Group
+from reference.holdings import Holding
 from reference.lookup import LookupGroup
+from reference.policy import Policy
 from reference.split import last_cacheable_position, partial_tail, prefill_end
 
 
@@ -65,9 +67,9 @@ class _StateHitTooEarly(Rules):
 
 @_plant("window-freed-early", "C2", "a sliding window gives its blocks back one block too early")
 class _WindowFreedEarly(Rules):
-    def passed_columns(self, group: Group, computed: int) -> int:
-        passed = super().passed_columns(group, computed)
-        return min(passed + 1, computed // group.block) if group.kind == "swa" else passed
+    def gives_back(self, policy: Policy, group: Group, held: Holding, computed: int) -> list[list[int]]:
+        early = computed + min(group.block, group.window - 1) if group.kind == "swa" else computed
+        return super().gives_back(policy, group, held, early)
 
 
 @_plant("copy-forgotten", "C2", "a hit inside a block gets a private block, and nobody copies into it")

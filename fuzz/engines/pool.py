@@ -50,7 +50,7 @@ class Pool:
         self.free_list: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count))
         self.hashes: dict[int, list[Hash]] = {}
         self.holders: dict[tuple[int, int], list[int]] = {}
-        self.named_this_step: set[int] = set()
+        self.named_this_step: set[tuple[int, int] | None] = set()
 
     def take(self, count: int) -> list[int]:
         """Give out ``count`` free blocks, each with one reference and without its old hashes."""
@@ -90,12 +90,6 @@ class Pool:
         self.free_list.pop(block, None)
         self.references[block] += 1
 
-    def unpin(self, blocks: Sequence[int]) -> None:
-        """Give the references of ``pin`` back."""
-        if blocks:
-            self.emit(Pin(tuple(blocks), -1))
-            self._give_back(blocks)
-
     def _give_back(self, blocks: Sequence[int]) -> None:
         unnamed = []
         for block in blocks:
@@ -124,11 +118,16 @@ class Pool:
         hashes = self.hashes.get(block)
         return hashes[0][2] if hashes else 0
 
+    def first_hash(self, block: int) -> tuple[int, int] | None:
+        """Group and digest of a block's first hash."""
+        hashes = self.hashes.get(block)
+        return hashes[0][:2] if hashes else None
+
     def name(self, request: str, group: int, block: int, position: int, digest: int) -> None:
         """Give a block a hash; it keeps those that it has."""
         self.hashes.setdefault(block, []).append((group, digest, position))
         self.holders.setdefault((group, digest), []).append(block)
-        self.named_this_step.add(block)
+        self.named_this_step.add((group, digest))
         self.emit(Commit(request, group, block, position, digest))
 
     def named(self, group: int, block: int, digest: int) -> bool:

@@ -14,9 +14,12 @@ from fuzz.engines.pool import NULL_BLOCK, Emit, Pool, PoolRules
 from fuzz.engines.shape import Shape
 from oracle.scenario import Request
 from oracle.trace import Allocate, Cache, Lookup, Table
-from reference import boundaries, lookup, retention, split, tails
+from reference import admission, boundaries, holdings, lookup, retention, split, tails
+from reference.admission import Share
 from reference.arithmetic import ceil_div
 from reference.geometry import Group, hashed_tokens
+from reference.holdings import Change, Holding
+from reference.policy import Policy
 
 UNCHANGED = 1 << 60
 
@@ -27,10 +30,8 @@ class Running:
 
     ``ids``: prefix ids of the prompt and of all output to come. ``known``: tokens so far, ``computed``:
     those with keys, values and state. ``drafts``: proposed and not verified yet. ``verified``: verifying
-    steps so far. Per group: ``tables``; ``cached``, how many leading blocks were considered for the cache;
-    ``passed``, how many leading columns were given back; ``tail``, the column whose block holds a hash
-    inside a block that the next chunk would overwrite (-1: none); ``changed``, the first table entry that
-    the trace does not know yet; ``delivered``, how many entries the worker has.
+    steps so far. Per group: ``tables``; ``held``, what it holds; ``changed``, the first table entry that the
+    trace does not know yet; ``delivered``, how many entries the worker has.
     """
 
     request: Request
@@ -44,9 +45,7 @@ class Running:
     drafts: int = 0
     verified: int = 0
     tables: list[list[int]] = field(default_factory=list)
-    cached: list[int] = field(default_factory=list)
-    passed: list[int] = field(default_factory=list)
-    tail: list[int] = field(default_factory=list)
+    held: list[Holding] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     delivered: list[int] = field(default_factory=list)
 
@@ -57,9 +56,7 @@ class Running:
         """Hold nothing: new, preempted or ended."""
         self.computed = self.drafts = 0
         self.tables = [[] for _ in range(self.groups)]
-        self.cached = [0] * self.groups
-        self.passed = [0] * self.groups
-        self.tail = [-1] * self.groups
+        self.held = [Holding() for _ in range(self.groups)]
         self.changed = [UNCHANGED] * self.groups
         self.delivered = [0] * self.groups
 
@@ -111,11 +108,13 @@ class Rules(PoolRules):
         """Whether a hit must wait for the next step: what it copies from is only written in this one."""
         return named_this_step
 
-    def passed_columns(self, group: Group, computed: int) -> int:
-        """How many leading columns a request with ``computed`` tokens never reads again."""
-        if group.kind == "swa":
-            return max(computed - group.window + 1, 0) // group.block
-        return max(computed - 1, 0) // group.block if group.kind == "mamba" else 0
+    def admits_by_blocks(self, whole: int | None, chunk: int, usable: int, unwritten: bool) -> bool:
+        """Whether a request gets its blocks; see ``admission.refusal``."""
+        return not admission.refusal(whole, chunk, usable, unwritten)
+
+    def gives_back(self, policy: Policy, group: Group, held: Holding, computed: int) -> list[list[int]]:
+        """The columns that a request with ``computed`` tokens gives back before its next chunk, by call."""
+        return holdings.give_back_passed(policy, group, held, computed)
 
     def boundaries(self, shape: Shape, group: Group, prompt: int, junction: int) -> tuple[int, ...]:
         """The boundary list of a request for one group."""
@@ -133,16 +132,14 @@ class Rules(PoolRules):
 
 
 class Tables:
-    """The tables of all requests over one pool. ``copies``: those that this step's worker must make."""
+    """The tables of all requests over one pool. ``copies``: per group, those that this step's worker must make."""
 
     def __init__(self, shape: Shape, rules: Rules, emit: Emit) -> None:
         self.shape = shape
         self.rules = rules
         self.emit = emit
         self.pool = Pool(shape.scenario.geometry.blocks, rules, emit)
-        self.copies: list[tuple[int, int]] = []
-        self.sources: list[int] = []
-        self.moved: list[int] = []
+        self.copies: list[list[tuple[int, int]]] = [[] for _ in shape.groups]
 
     # One step.
 
@@ -152,11 +149,10 @@ class Tables:
 
     def close_step(self) -> list[tuple[int, int]]:
         """The copies of the step. No later step can spoil their ends, so these are held no longer."""
-        copies = self.rules.copies(self.copies)
-        self.pool.unpin(self.sources)
-        self.pool.free(self.moved)
-        self.copies, self.sources, self.moved = [], [], []
-        return copies
+        copies = [copy for copies in self.copies for copy in copies]
+        self.pool.free(block for copy in copies for block in copy)
+        self.copies = [[] for _ in self.shape.groups]
+        return self.rules.copies(copies)
 
     # The lookup.
 
@@ -189,7 +185,7 @@ class Tables:
         group = self.shape.groups[number]
         width = ceil_div(hit, group.block)
         columns = [NULL_BLOCK] * width
-        for column in range(_first_column(group, hit), width):
+        for column in range(holdings.passed_columns(group, hit), width):
             end = (column + 1) * group.block
             positions = [end] if end <= hit else [hit]
             if group.kind == "full" and end > hit:
@@ -210,71 +206,66 @@ class Tables:
     def admit(self, request: Running, found: Found, tokens: int, others_run: bool) -> bool:
         """Give a waiting request its hit and the blocks of its first chunk; False if it must wait."""
         setup, features = self.shape.setup, self.shape.scenario.features
-        start, end = found.hit, found.hit + tokens
-        spare = setup.watermark_blocks if others_run else 0
-        fits = not self._must_wait(found)
-        if fits and features.reserve_full_sequence:
-            fits = self._needed(request, found, request.known, request.known, True) + spare <= self._free
-        if fits:
-            fits = self._needed(request, found, end, end + setup.lookahead, False) + spare <= self._free
-        if fits:
-            self._adopt(request, found)
-            self._grow(request, end, fresh=True)
-            self._settle(request)
-            self.cache(request, min(end, request.known))
-        self.emit(Allocate(request.request.id, start, tokens, found.hit, fits))
-        return fits
+        usable = len(self.pool.free_list) - (setup.watermark_blocks if others_run else 0)
+        shares = [self._offered(number, found) for number in range(len(self.shape.groups))]
+        whole = self._needed(shares, request.known, request.known, True) if features.reserve_full_sequence else None
+        return self._give(request, found, tokens, shares, whole, usable)
 
     def extend(self, request: Running, tokens: int) -> bool:
         """Give a running request the blocks of its next chunk; False if there are too few."""
-        start, end = request.computed, request.computed + tokens
         self._release_passed(request)
-        fits = self._needed(request, None, end, end + self.shape.setup.lookahead, False) <= self._free
+        shares = [Share(held.columns, copies=held.tail >= 0, started=held.started) for held in request.held]
+        return self._give(request, None, tokens, shares, None, len(self.pool.free_list))
+
+    def _give(
+        self, request: Running, found: Found | None, tokens: int, shares: list[Share], whole: int | None, usable: int
+    ) -> bool:
+        """The blocks of a chunk, if there are so many; what they hold may then enter the cache."""
+        hit = found.hit if found else 0
+        start = request.computed + hit
+        end = start + tokens
+        needed = self._needed(shares, end, end + self.shape.setup.lookahead, False)
+        waits = any(share.unwritten or share.copies_unwritten for share in shares)
+        fits = self.rules.admits_by_blocks(whole, needed, usable, self.rules.waits_for(waits))
+        if fits and found:
+            self._adopt(request, found)
         if fits:
-            self._grow(request, end, fresh=False)
+            self._grow(request, found, end)
         self._settle(request)
         if fits:
             self.cache(request, min(end, request.known))
-        self.emit(Allocate(request.request.id, start, tokens, 0, fits))
+        counted = needed if fits or whole is None or whole <= usable else whole
+        self.emit(Allocate(request.request.id, start, tokens, hit, fits, counted))
         return fits
 
-    @property
-    def _free(self) -> int:
-        return len(self.pool.free_list)
+    def _offered(self, number: int, found: Found) -> Share:
+        """What a hit gives one group.
 
-    def _must_wait(self, found: Found) -> bool:
-        """Whether the hit takes a state, or copies a block, that only this very step writes.
-
-        Attention may read what another request writes in the same step; a state or a copy may not.
+        Attention may read what another request writes in the same step; a state, or the source of a copy, may not.
         """
-        return any(
-            self.rules.waits_for(columns[-1] in self.pool.named_this_step)
-            for columns, group in zip(found.columns, self.shape.groups, strict=True)
-            if columns and (group.kind == "mamba" or found.hit % group.block != 0)
+        group, columns = self.shape.groups[number], found.columns[number]
+        copies = bool(columns) and found.hit % group.block != 0
+        unwritten = bool(columns) and self.pool.first_hash(columns[-1]) in self.pool.named_this_step
+        return Share(
+            columns=len(columns),
+            reclaimed=sum(block in self.pool.free_list for block in columns),
+            copies=copies,
+            unwritten=unwritten and group.kind == "mamba",
+            copies_unwritten=unwritten and copies,
         )
 
-    def _needed(self, request: Running, found: Found | None, end: int, slots: int, whole: bool) -> int:
-        """Free blocks that the next chunk uses up: new ones, and those of the hit that are free.
-
-        The chunk ends at ``end``, attention needs ``slots`` slots. ``whole``: asked for the whole sequence,
-        of which a sliding window never holds more than its window and one step.
-        """
+    def _needed(self, shares: list[Share], end: int, slots: int, whole: bool) -> int:
+        """Free blocks that a chunk up to ``end`` uses up, or the ``whole`` sequence; attention needs ``slots`` slots."""
         total = 0
-        for number, group in enumerate(self.shape.groups):
-            columns = found.columns[number] if found else request.tables[number]
-            inside = found is not None and bool(columns) and found.hit % group.block != 0
+        for group, share in zip(self.shape.groups, shares, strict=True):
             if group.kind == "mamba":
-                grown = ceil_div(end, group.block) + self.shape.drafts - len(columns)
-                most = 1 + (self.shape.drafts if found else 0)
-                total += min(max(grown, 0), most) + (inside or request.tail[number] >= 0)
-            else:
-                required = ceil_div(slots, group.block)
-                if whole and group.kind == "swa":
-                    reach = group.window - 1 + self.shape.scenario.limits.budget
-                    required = min(required, ceil_div(reach, group.block) + 1)
-                total += max(required - len(columns), 0) + inside
-            if found:
-                total += sum(block in self.pool.free_list for block in columns)
+                total += admission.state_blocks(self.shape.policy, end, group.block, self.shape.drafts, share)
+                continue
+            most = None
+            if whole and group.kind == "swa":
+                budget = self.shape.scenario.limits.budget
+                most = admission.window_blocks_most(group, budget, self.shape.setup.model_length)
+            total += admission.attention_blocks(slots, group.block, share, most)
         return total
 
     def _adopt(self, request: Running, found: Found) -> None:
@@ -282,82 +273,49 @@ class Tables:
         request.computed, request.junction = found.hit, found.junction
         for number, group in enumerate(self.shape.groups):
             columns = found.columns[number]
-            if not columns:
-                continue
-            shared = [block for block in columns if block != NULL_BLOCK]
-            if found.hit % group.block != 0 and shared:
-                self.sources.append(shared.pop())
-                self.pool.pin(self.sources[-1])
-            if shared:
-                self.pool.touch(shared)
-            request.tables[number] = columns
-            request.cached[number] = found.hit // group.block
-            request.changed[number] = 0
+            if columns:
+                self._change(request, number, holdings.adopt(group, request.held[number], found.hit, columns))
+                self.pool.touch([block for block in columns if block != NULL_BLOCK])
 
     def _release_passed(self, request: Running) -> None:
         """Give back the blocks that no later chunk reads, the last ones first."""
         for number, group in enumerate(self.shape.groups):
-            table, first = request.tables[number], request.passed[number]
-            end = min(self.rules.passed_columns(group, request.computed), len(table))
-            if end <= first:
-                continue
-            freed = [table[column] for column in range(end - 1, first - 1, -1) if table[column] != NULL_BLOCK]
-            request.passed[number] = end
-            if freed:
-                self.pool.free(freed)
-                table[first:end] = [NULL_BLOCK] * (end - first)
-                request.changed[number] = min(request.changed[number], first)
+            table, held = request.tables[number], request.held[number]
+            for columns in self.rules.gives_back(self.shape.policy, group, held, request.computed):
+                self.pool.free([table[column] for column in columns])
+                for column in columns:
+                    del held.blocks[column]
+                self._change(request, number, dict.fromkeys(columns, NULL_BLOCK))
 
-    def _grow(self, request: Running, end: int, *, fresh: bool) -> None:
-        """New blocks, group by group, and the private copies of blocks that are shared or named."""
+    def _grow(self, request: Running, found: Found | None, end: int) -> None:
+        """New blocks, group by group, and the copies of blocks that are shared or whose hash must stay.
+
+        A hit that ended inside a block goes on in a copy of its own. A state inside a block that is in the cache, and
+        that this chunk would overwrite, stays where it is, for the worker's table can only be appended to: the cache
+        gets the copy.
+        """
+        slots, spare = end + self.shape.setup.lookahead, self.shape.drafts
         for number, group in enumerate(self.shape.groups):
-            table, before = request.tables[number], len(request.tables[number])
-            if fresh and request.computed % group.block != 0 and table:
-                self._make_private(request, number)
-            if request.tail[number] >= 0:
-                self._keep_tail(request, number)
-            if group.kind == "mamba":
-                self._grow_states(request, number, end, fresh=fresh)
-            else:
-                slots = end + self.shape.setup.lookahead
-                table += self.pool.take(max(ceil_div(slots, group.block) - before, 0))
-            if len(table) > before:
-                request.changed[number] = min(request.changed[number], before)
+            table, held = request.tables[number], request.held[number]
+            inside, tail = -1, held.tail
+            if found and table and found.hit % group.block != 0:
+                inside = found.hit // group.block
+            source = table[inside] if inside >= 0 else table[tail] if tail >= 0 else NULL_BLOCK
+            taken = iter(lambda: self.pool.take(1)[0], NULL_BLOCK)
+            change, copy = holdings.grow(group, held, end, slots, spare, inside, taken)
+            if copy != NULL_BLOCK:
+                self.copies[number].append((source, copy))
+                if tail >= 0:
+                    self.pool.move_names(source, copy)
+                self.pool.pin(source if tail >= 0 else copy)
+            self._change(request, number, change)
 
-    def _make_private(self, request: Running, number: int) -> None:
-        """A hit ended inside a block: the request writes on in a copy of its own."""
+    def _change(self, request: Running, number: int, change: Change) -> None:
+        """Bring a table up to date."""
         table = request.tables[number]
-        (copy,) = self.pool.take(1)
-        self.copies.append((table[-1], copy))
-        table[-1] = copy
-
-    def _keep_tail(self, request: Running, number: int) -> None:
-        """A state inside a block is in the cache, and this chunk would overwrite it: the cache gets a copy.
-
-        The request stays where it is, for its worker's table can only be appended to.
-        """
-        source = request.tables[number][request.tail[number]]
-        (copy,) = self.pool.take(1)
-        self.pool.move_names(source, copy)
-        self.copies.append((source, copy))
-        self.moved.append(copy)
-        request.tail[number] = -1
-
-    def _grow_states(self, request: Running, number: int, end: int, *, fresh: bool) -> None:
-        """Room for the state at ``end`` in its column, and after it one block per draft token.
-
-        Spare blocks that the state moves past go along with it.
-        """
-        table, spare = request.tables[number], self.shape.drafts
-        before = len(table)
-        state_column = ceil_div(end, self.shape.groups[number].block) - 1
-        table += [NULL_BLOCK] * (state_column - before)
-        if not fresh:
-            for column in range(before - spare, min(before, state_column)):
-                table.append(table[column])
-                table[column] = NULL_BLOCK
-                request.changed[number] = min(request.changed[number], column)
-        table += self.pool.take(max(state_column + 1 + spare - len(table), 0))
+        for column, block in sorted(change.items()):
+            table[column : column + 1] = [block]
+        request.changed[number] = min(request.changed[number], min(change, default=UNCHANGED))
 
     def _settle(self, request: Running) -> None:
         """Say what changed in the request's tables."""
@@ -393,7 +351,7 @@ class Tables:
         """Full blocks that are new and that retention keeps. What is passed over once stays out."""
         group, table = self.shape.groups[number], request.tables[number]
         reach = min(tokens, self._hashed(request))
-        first, end = request.cached[number], reach // group.block
+        first, end = request.held[number].cached, reach // group.block
         if end <= first:
             return
         positions = self.rules.boundaries(self.shape, group, request.prompt, request.junction)
@@ -402,7 +360,10 @@ class Tables:
             if block != NULL_BLOCK and self.rules.keeps(self.shape, group, column, positions, first):
                 self.pool.forget(block)
                 self._name(request, number, block, (column + 1) * group.block)
-        request.cached[number] = end
+            elif group.kind == "mamba" and self.pool.first_hash(block) is not None:
+                # Releases take the hash that a block had before for one of this step.
+                self.pool.named_this_step.add(self.pool.first_hash(block))
+        request.held[number].cached = end
 
     def _cache_tail(self, request: Running, number: int, tokens: int) -> None:
         """The prompt's last hash boundary, inside a block."""
@@ -426,13 +387,16 @@ class Tables:
         if position == 0 or column >= len(table) or table[column] == NULL_BLOCK:
             return
         block = table[column]
-        if self.pool.named(number, block, request.ids[position + setup.lookahead_hash]):
+        digest = request.ids[position + setup.lookahead_hash]
+        if self.pool.named(number, block, digest):
+            if group.kind == "mamba" and not policy.names_tail_once:
+                self.pool.named_this_step.add((number, digest))
             return
         if self.pool.position(block) < position:
             self.pool.forget(block)
         self._name(request, number, block, position)
         if group.kind == "mamba" and position % group.block != 0:
-            request.tail[number] = column
+            request.held[number].tail = column
 
     def _name(self, request: Running, number: int, block: int, position: int) -> None:
         digest = request.ids[position + self.shape.setup.lookahead_hash]
@@ -447,12 +411,3 @@ class Tables:
                 self.pool.free(reversed(table))
                 self.emit(Table(request.request.id, number, 0, ()))
         request.start_over()
-
-
-def _first_column(group: Group, hit: int) -> int:
-    """The first table column that a hit needs: all, those of the window, or the one with the state."""
-    if group.kind == "full":
-        return 0
-    if group.kind == "swa":
-        return max(hit - group.window + 1, 0) // group.block
-    return ceil_div(hit, group.block) - 1
