@@ -1,4 +1,4 @@
-"""M5 at allocations: a request that fits gets its blocks, one that does not is refused; X2: it takes what was promised."""
+"""M5 at allocations: who fits gets its blocks, and who does not is refused; X2: it takes what was promised."""
 
 from __future__ import annotations
 
@@ -109,22 +109,36 @@ class Admission:
         self.taken = self.reclaimed = 0
         if holdings is not None:
             holdings.check_due()
-            runs = record.request in holdings.by_request
-            changes: list[Change] = [{} for _ in self.case.groups]
-            if runs:
-                offer = None
-                changes, shares = holdings.give_back(state, record, self.in_flight.get(record.request, 0))
-                self._judge(record, state, shares, len(self.ledger.free_list.free) + taken, whole=False)
-            elif offer is not None:
-                kept_free = self.case.setup.watermark_blocks if holdings.by_request else 0
-                whole = self.case.scenario.features.reserve_full_sequence
-                self._judge(record, state, shares, offer.free - kept_free, whole=whole)
-            if record.granted:
-                holdings.take(state, record, offer, changes, self._slots(record))
-            else:
-                holdings.settle(state, changes)
+            if record.request in holdings.by_request:
+                free = len(self.ledger.free_list.free) + taken
+                shares = self._extend(holdings, record, state, free)
+            elif offer is not None and record.computed == offer.hit == record.hit:
+                self._admit(holdings, record, state, offer)
+            elif record.granted:
+                holdings.follow(state)
         if record.granted and record.promised is not None:
             self._judge_promise(record, left, shares)
+
+    def _extend(self, holdings: Holdings, record: trace.Allocate, state: RequestState, free: int) -> list[Share]:
+        """A running request asks for its next chunk, with so many blocks ``free``. Gives what its groups had."""
+        changes, shares = holdings.give_back(state, record, self.in_flight.get(record.request, 0))
+        self._judge(record, state, shares, free, whole=False)
+        if record.granted:
+            holdings.take(state, record, None, changes, self._slots(record))
+        else:
+            holdings.settle(state, changes)
+        return shares
+
+    def _admit(self, holdings: Holdings, record: trace.Allocate, state: RequestState, offer: Offer) -> None:
+        """A waiting request asks for its hit and its first chunk."""
+        kept_free = self.case.setup.watermark_blocks if holdings.by_request else 0
+        whole = self.case.scenario.features.reserve_full_sequence
+        self._judge(record, state, offer.shares, offer.free - kept_free, whole=whole)
+        changes: list[Change] = [{} for _ in self.case.groups]
+        if record.granted:
+            holdings.take(state, record, offer, changes, self._slots(record))
+        else:
+            holdings.settle(state, changes)
 
     def _slots(self, record: trace.Allocate) -> int:
         """Token slots that attention needs, those for drafts to come included."""

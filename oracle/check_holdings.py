@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from oracle import trace
 from oracle.case import Case, RequestState
@@ -37,7 +38,7 @@ class Offer:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A group may cache the first ``tokens`` tokens of a request. ``named``: its last block has a hash of just these."""
+    """A group may cache a request's first ``tokens`` tokens. ``named``: the last block has a hash of just these."""
 
     tokens: int
     named: bool
@@ -63,6 +64,7 @@ class Holdings:
         self.calls: dict[tuple[str, int], Call] = {}
         self.changed: dict[tuple[str, int], int] = {}
         self.copies: list[list[tuple[int, int]]] = [[] for _ in case.groups]
+        self.reported = False
 
     # What the pool does, and what is cached.
 
@@ -75,7 +77,7 @@ class Holdings:
         """A call that gives blocks back: the one that is due, or one whose cause is still to come."""
         if self.due:
             request, expected = self.due.popleft()
-            self._compare_freed(request, [expected], [blocks], "it goes, and gives back all that it held")
+            self._compare_freed(request, [expected], [blocks], f"{request} went, with all that it held")
         else:
             self.freed.append(blocks)
 
@@ -113,13 +115,15 @@ class Holdings:
         """Another decision was taken: what was due is overdue."""
         while self.due:
             request, expected = self.due.popleft()
-            self._compare_freed(request, [expected], [], "it went, and gives back all that it held")
+            self._compare_freed(request, [expected], [], f"{request} went, with all that it held")
 
-    def give_back(self, state: RequestState, record: trace.Allocate, in_flight: int) -> tuple[list[Change], list[Share]]:
+    def give_back(
+        self, state: RequestState, record: trace.Allocate, in_flight: int
+    ) -> tuple[list[Change], list[Share]]:
         """What each group of a running request gives back before its chunk, and has then."""
         if not record.granted:
-            for group in range(len(self.case.groups)):
-                self._register(state, group)
+            for number in range(len(self.case.groups)):
+                self._register(state, number)
         calls = []
         changes: list[Change] = []
         shares = []
@@ -131,8 +135,8 @@ class Holdings:
             changes.append(change)
             shares.append(Share(holding.columns, copies=holding.tail >= 0, started=holding.started))
         freed, self.freed = self.freed, []
-        what = f"with {record.computed} tokens computed, {in_flight} of them in flight, it gives back what lies behind"
-        self._compare_freed(state.name, calls, freed, what)
+        why = f"{state.name} has {record.computed} tokens computed, {in_flight} of them in flight"
+        self._compare_freed(state.name, calls, freed, why)
         return changes, shares
 
     def take(
@@ -176,9 +180,17 @@ class Holdings:
                 wrong = wrong or any(table[column] != holding.blocks.get(column, NULL_BLOCK) for column in entries)
             if wrong or len(table) != holding.columns:
                 self._report_table(state, number, holding, change)
-                self.adopt_table(state, number)
+                self._adopt_table(state, number)
 
-    def adopt_table(self, state: RequestState, number: int) -> None:
+    def follow(self, state: RequestState) -> None:
+        """A request got blocks in a way that is not modelled: go on from its tables."""
+        self.by_request[state.name] = [Holding(started=True) for _ in self.case.groups]
+        for number in range(len(self.case.groups)):
+            self._adopt_table(state, number)
+        self.taken.clear()
+        self.changed.clear()
+
+    def _adopt_table(self, state: RequestState, number: int) -> None:
         """Go on from the engine's table."""
         holding, table = self.by_request[state.name][number], state.tables[number]
         holding.columns = len(table)
@@ -189,12 +201,11 @@ class Holdings:
         """The step is planned: its copies, whose ends are given back, a call for all."""
         self.check_due()
         expected = tuple(copy for copies in self.copies for copy in copies)
-        if self.case.judged("M4") and expected != record.copies:
-            self.case.report(
-                "M4",
+        if self.case.judged("M4", len(expected)) and expected != record.copies:
+            self._report(
                 "copy",
-                f"the hits inside blocks and the partial tails that chunks overwrite need the copies {expected}, and "
-                f"the step holds {record.copies}",
+                f"hits inside blocks, and tails that this step overwrites, need the copies {expected}; the step has "
+                f"{record.copies}",
                 expected=expected,
                 actual=record.copies,
             )
@@ -248,31 +259,31 @@ class Holdings:
         self, request: str, expected: Sequence[tuple[int, ...]], actual: Sequence[tuple[int, ...]], why: str
     ) -> None:
         """M4: blocks that are given back, call by call."""
-        if not self.case.judged("M4", max(len(expected), 1)) or list(expected) == list(actual):
-            return
-        self.case.report(
-            "M4",
-            "free",
-            f"{request or 'the scheduler'} gives back {_calls(actual)}; {why}: {_calls(expected)}",
-            request=request,
-            expected=_calls(expected),
-            actual=_calls(actual),
-        )
+        if self.case.judged("M4", max(len(expected), 1)) and list(expected) != list(actual):
+            what = f"{why}, so the pool gets {_calls(expected)}; it got {_calls(actual)}"
+            self._report("free", what, request=request, expected=_calls(expected), actual=_calls(actual))
 
     def _report_table(self, state: RequestState, number: int, holding: Holding, change: Change) -> None:
-        table = state.tables[number]
-        columns = sorted(change)[-8:]
-        self.case.report(
-            "M4",
+        table, columns = state.tables[number], sorted(change)
+        due = {column: change[column] for column in columns}
+        found = {column: table[column] for column in columns if column < len(table)}
+        self._report(
             "table",
-            f"the table of {state.name} in {self.case.name(number)} has {len(table)} entries, "
-            f"{ {column: table[column] for column in columns if column < len(table)} } among them; by the reference "
-            f"{holding.columns}, {change}",
+            f"the table of {state.name} in {self.case.name(number)} is to have {holding.columns} entries, of which "
+            f"these change: {due}; it has {len(table)}, of those {found}",
             request=state.name,
             group=number,
-            expected=f"{holding.columns} entries, {change}",
-            actual=f"{len(table)} entries",
+            expected=f"{holding.columns} entries, {due}",
+            actual=f"{len(table)} entries, {found}",
         )
+
+    def _report(self, decision: str, reason: str, **facts: Any) -> None:
+        """M4; what is no single request's is reported once a trace."""
+        if not facts.get("request"):
+            if self.reported:
+                return
+            self.reported = True
+        self.case.report("M4", decision, reason, **facts)
 
 
 def _calls(calls: Sequence[tuple[int, ...]]) -> str:

@@ -22,6 +22,7 @@ from oracle.scenario import Scenario
 
 TRACE_FORMAT_VERSION = 1
 MODEL_LENGTH_MAX = 1 << 22
+"""In tokens; stands for a context length that no request comes near."""
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 22)]
 """A number of tokens or a position."""

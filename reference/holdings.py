@@ -62,9 +62,10 @@ def give_back_passed(policy: Policy, group: Group, holding: Holding, computed: i
         passed = list(range(end - 1, first - 1, -1))
     if passed:
         calls.append(passed)
-    if group.kind == "mamba" and holding.previous in holding.blocks and holding.previous not in passed:
-        if holding.previous < ceil_div(computed, group.block) - 1:
-            calls.append([holding.previous])
+    previous = holding.previous
+    copied = group.kind == "mamba" and previous < ceil_div(computed, group.block) - 1
+    if copied and previous in holding.blocks and previous not in passed:
+        calls.append([previous])
     return calls
 
 

@@ -333,8 +333,8 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "M5",
-            "A request gets blocks if and only if the free ones suffice by the reference's count; who is preempted is the "
-            "running request that was admitted last, or under priorities the least urgent one.",
+            "A request gets blocks if and only if the free ones suffice, by the reference's count; who is preempted is "
+            "the running request that was admitted last, or under priorities the least urgent one.",
             conformance=True,
         ),
     )

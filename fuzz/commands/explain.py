@@ -23,8 +23,9 @@ DECIDED_BY = {
     "M3": "SingleTypeKVCacheManager.cache_blocks",
     "C": "SingleTypeKVCacheManager.cache_blocks",
     "A": "BlockPool",
-    "M4": "BlockPool.free_blocks",
-    "M5": "Scheduler.schedule",
+    "M4": "KVCacheCoordinator.remove_skipped_blocks, KVCacheCoordinator.free, BlockPool.free_blocks",
+    "M5": "KVCacheManager.allocate_slots, Scheduler.schedule",
+    "X2": "KVCacheCoordinator.get_num_blocks_to_allocate",
     "P": "Scheduler.schedule",
 }
 """The engine's function that a rule, or else its family, is about; the others are about a whole run."""
@@ -39,6 +40,8 @@ JUDGED_IN = {
     "oracle/check_reuse.py": ("U1", "U3"),
     "oracle/check_content.py": ("C1", "C2"),
     "oracle/check_step.py": ("A3", "P1", "P2", "M5"),
+    "oracle/check_admission.py": ("M5", "X2"),
+    "oracle/check_holdings.py": ("M4",),
     "oracle/ledger.py": ("A1", "A2"),
     "oracle/free_list.py": ("M4",),
     "oracle/judge.py": ("P3",),
@@ -98,8 +101,8 @@ def _predicate(rule: Rule) -> list[str]:
 
 
 def _judged(rule: Rule) -> str:
-    """The file that judges the rule; none for a rule that is only claimed."""
-    return next((file for file, ids in JUDGED_IN.items() if rule.id in ids), "")
+    """The files that judge the rule; none for a rule that is only claimed."""
+    return ", ".join(file for file, ids in JUDGED_IN.items() if rule.id in ids)
 
 
 def _claim_line(claim: Claim) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from fuzz.engines.conforming import ReferenceEngine, UnknownName
 from fuzz.engines.names import NEWEST_RELEASE
 from fuzz.engines.shape import Shape
 from fuzz.engines.tables import Rules
+from reference.admission import Share
 from reference.arithmetic import floor_to
 from reference.geometry import Group
 from reference.holdings import Holding
@@ -283,6 +284,36 @@ class _SecondBestHit(Rules):
 class _SecondFreeFirst(Rules):
     def next_free(self, free: OrderedDict[int, None]) -> int:
         return next(islice(free, len(free) > 1, None))
+
+
+@_plant("first-blocks-freed-first", "M4", "a request that goes gives the first blocks of its tables back first")
+class _FirstBlocksFreedFirst(Rules):
+    def released(self, table: list[int]) -> list[int]:
+        return table
+
+
+@_plant("states-kept-to-the-end", "M4", "states that a request has passed are given back only when it goes")
+class _StatesKeptToTheEnd(Rules):
+    def gives_back(self, policy: Policy, group: Group, held: Holding, computed: int) -> list[list[int]]:
+        return [] if group.kind == "mamba" else super().gives_back(policy, group, held, computed)
+
+
+@_plant("reservation-overlooked", "M5", "a request is admitted by the blocks of its first chunk alone")
+class _ReservationOverlooked(Rules):
+    def admits_by_blocks(self, whole: int | None, chunk: int, usable: int, unwritten: bool) -> bool:
+        return super().admits_by_blocks(None, chunk, usable, unwritten)
+
+
+@_plant("last-block-unused", "M5", "a request that would take the last free block is not admitted")
+class _LastBlockUnused(Rules):
+    def admits_by_blocks(self, whole: int | None, chunk: int, usable: int, unwritten: bool) -> bool:
+        return super().admits_by_blocks(whole, chunk, usable - (whole is not None), unwritten)
+
+
+@_plant("copy-not-counted", "X2", "the block into which a hit or a state inside a block is copied is not counted")
+class _CopyNotCounted(Rules):
+    def counted(self, share: Share) -> Share:
+        return replace(share, copies=False)
 
 
 @_plant("last-but-one-goes", "M5", "the request that was admitted last but one is preempted")

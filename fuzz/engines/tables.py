@@ -112,6 +112,14 @@ class Rules(PoolRules):
         """Whether a request gets its blocks; see ``admission.refusal``."""
         return not admission.refusal(whole, chunk, usable, unwritten)
 
+    def counted(self, share: Share) -> Share:
+        """What a group has of a request, as it counts when the blocks are counted that are still needed."""
+        return share
+
+    def released(self, table: list[int]) -> list[int]:
+        """The blocks of a table in the order in which a request that goes gives them back."""
+        return table[::-1]
+
     def gives_back(self, policy: Policy, group: Group, held: Holding, computed: int) -> list[list[int]]:
         """The columns that a request with ``computed`` tokens gives back before its next chunk, by call."""
         return holdings.give_back_passed(policy, group, held, computed)
@@ -255,9 +263,9 @@ class Tables:
         )
 
     def _needed(self, shares: list[Share], end: int, slots: int, whole: bool) -> int:
-        """Free blocks that a chunk up to ``end`` uses up, or the ``whole`` sequence; attention needs ``slots`` slots."""
+        """Free blocks used up by a chunk up to ``end`` or the ``whole`` sequence; attention needs ``slots`` slots."""
         total = 0
-        for group, share in zip(self.shape.groups, shares, strict=True):
+        for group, share in zip(self.shape.groups, map(self.rules.counted, shares), strict=True):
             if group.kind == "mamba":
                 total += admission.state_blocks(self.shape.policy, end, group.block, self.shape.drafts, share)
                 continue
@@ -408,6 +416,6 @@ class Tables:
         """Give everything back, each group's last blocks first, for they are the least likely to be hit."""
         for number, table in enumerate(request.tables):
             if table:
-                self.pool.free(reversed(table))
+                self.pool.free(self.rules.released(table))
                 self.emit(Table(request.request.id, number, 0, ()))
         request.start_over()
