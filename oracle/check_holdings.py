@@ -50,7 +50,7 @@ class Holdings:
     ``written``: hashes of states that the step being planned writes. ``due``: blocks that must be given back next, by
     call. ``freed``, ``taken``: what the pool did since the last decision. ``calls``: what a Mamba group may cache of a
     request, until that was noted. ``changed``: the first entry of each table that changed since the last decision.
-    ``copies``: per group, (source, destination) of this step.
+    ``copies``: per group, (source, destination) of this step; ``followed``: some of them are not known.
     """
 
     def __init__(self, case: Case, policy: Policy) -> None:
@@ -64,6 +64,7 @@ class Holdings:
         self.calls: dict[tuple[str, int], Call] = {}
         self.changed: dict[tuple[str, int], int] = {}
         self.copies: list[list[tuple[int, int]]] = [[] for _ in case.groups]
+        self.followed = False
         self.reported = False
 
     # What the pool does, and what is cached.
@@ -187,6 +188,7 @@ class Holdings:
         self.by_request[state.name] = [Holding(started=True) for _ in self.case.groups]
         for number in range(len(self.case.groups)):
             self._adopt_table(state, number)
+        self.followed = True
         self.taken.clear()
         self.changed.clear()
 
@@ -200,6 +202,18 @@ class Holdings:
     def step(self, record: trace.Step) -> None:
         """The step is planned: its copies, whose ends are given back, a call for all."""
         self.check_due()
+        if not self.followed:
+            self._check_copies(record)
+        for copies in self.copies:
+            copies.clear()
+        self.followed = False
+        self.freed.clear()
+        self.flush()
+        self.written.clear()
+        self.changed.clear()
+
+    def _check_copies(self, record: trace.Step) -> None:
+        """The step's copies are those that its allocations need, and both ends of each were held until now."""
         expected = tuple(copy for copies in self.copies for copy in copies)
         if self.case.judged("M4", len(expected)) and expected != record.copies:
             self._report(
@@ -209,14 +223,8 @@ class Holdings:
                 expected=expected,
                 actual=record.copies,
             )
-        freed, self.freed = self.freed, []
         ends = tuple(block for copy in expected for block in copy)
-        self._compare_freed("", [ends] if ends else [], freed, "the ends of the step's copies are held no longer")
-        for copies in self.copies:
-            copies.clear()
-        self.flush()
-        self.written.clear()
-        self.changed.clear()
+        self._compare_freed("", [ends] if ends else [], self.freed, "the ends of the step's copies are held no longer")
 
     def flush(self) -> None:
         """What came with the last output is no part of an allocation."""

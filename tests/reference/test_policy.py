@@ -25,6 +25,9 @@ FIRST = {
     "mask_alignment": "scheduler block",
     "lookahead_hashes": False,
     "commits_at_output": False,
+    "rounds_up_states": True,
+    "retires_across_gaps": False,
+    "names_tail_once": False,
     "lone_request_ignores_threshold": False,
 }
 CHANGES: dict[str, dict[str, object]] = {
@@ -36,8 +39,13 @@ CHANGES: dict[str, dict[str, object]] = {
         "tail_drops": True,
         "mamba_tail_drop": "group",
         "replay_positions": "resume positions",
+        "retires_across_gaps": True,
     },
-    "0.31.0": {"mamba_tail_drop": "coordinator", "lone_request_ignores_threshold": True},
+    "0.31.0": {
+        "mamba_tail_drop": "coordinator",
+        "rounds_up_states": False,
+        "lone_request_ignores_threshold": True,
+    },
     "0.32.0": {
         "keeps_one_token": True,
         "checkpoint_unit": "hash block if partial",
@@ -45,7 +53,12 @@ CHANGES: dict[str, dict[str, object]] = {
         "full_tail_keeps_one_token": True,
         "tail_on_boundary": True,
     },
-    "0.33.0": {"junction_keeps_lower_block": True, "lookahead_hashes": True, "commits_at_output": True},
+    "0.33.0": {
+        "junction_keeps_lower_block": True,
+        "lookahead_hashes": True,
+        "commits_at_output": True,
+        "names_tail_once": True,
+    },
 }
 
 
