@@ -36,6 +36,8 @@ DECIDED_BY = {
     "take": "BlockPool.get_new_blocks",
     "touch": "BlockPool.touch",
     "free": "BlockPool.free_blocks",
+    "table": "SingleTypeKVCacheManager.allocate_new_blocks",
+    "copy": "SingleTypeKVCacheManager.allocate_new_blocks",
     "evict": "BlockPool.get_new_blocks",
     "step": "Scheduler.schedule",
     "output": "Scheduler.update_from_output",

@@ -12,7 +12,7 @@ from oracle.verdict import Finding
 
 ROWS_MAX = 40
 
-_CONFORMANCE = {"split": "M1", "lookup": "M2", "commit": "M3"}
+_CONFORMANCE = {"split": "M1", "lookup": "M2", "commit": "M3", "allocate": "M5"}
 """The rule that compares each kind of decision with the reference."""
 
 _decoder = msgspec.json.Decoder()
@@ -106,7 +106,7 @@ def _split(record: list[Any]) -> tuple[str, str]:
 
 
 def _allocate(record: list[Any]) -> tuple[str, str]:
-    _, request, computed, tokens, _, granted = record
+    _, request, computed, tokens, _, granted, *_ = record
     return f"{request} allocate", "" if granted else f"refused: {count(tokens, 'token')} after {computed}"
 
 

@@ -15,7 +15,7 @@ from oracle import trace
 from oracle.case import Case, RequestState
 from reference.admission import Share
 from reference.arithmetic import ceil_div
-from reference.holdings import Change, Holding, adopt, give_back_passed, grow
+from reference.holdings import Change, Holding, Take, adopt, give_back_passed, grow
 from reference.policy import Policy
 from reference.worker import NULL_BLOCK
 
@@ -144,7 +144,7 @@ class Holdings:
         self, state: RequestState, record: trace.Allocate, offer: Offer | None, changes: list[Change], slots: int
     ) -> None:
         """The chunk was granted: the hit is adopted, new blocks are taken; then what was written is noted."""
-        taken = iter(self.taken)
+        take = _handed_out(self.taken)
         held = self.by_request.setdefault(state.name, [Holding() for _ in self.case.groups])
         end, spare = record.computed + record.tokens, self.case.scenario.features.drafts
         for number, group in enumerate(self.case.groups):
@@ -155,7 +155,7 @@ class Holdings:
                     inside, source = offer.hit // group.block, offer.blocks[number][-1]
             elif holding.tail >= 0:
                 source = holding.blocks.get(holding.tail, NULL_BLOCK)
-            change, copy = grow(group, holding, end, slots, spare, inside, taken)
+            change, copy = grow(group, holding, end, slots, spare, inside, take)
             changes[number].update(change)
             if copy != NULL_BLOCK:
                 self.copies[number].append((source, copy))
@@ -292,6 +292,12 @@ class Holdings:
                 return
             self.reported = True
         self.case.report("M4", decision, reason, **facts)
+
+
+def _handed_out(blocks: Sequence[int]) -> Take:
+    """The blocks that the pool gave, in order, and the null block where it gave too few."""
+    left = iter(blocks)
+    return lambda count: [next(left, NULL_BLOCK) for _ in range(count)]
 
 
 def _calls(calls: Sequence[tuple[int, ...]]) -> str:

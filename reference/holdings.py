@@ -8,7 +8,7 @@ Source: ``allocate_new_blocks`` and ``remove_skipped_blocks`` of the managers, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reference.arithmetic import ceil_div
@@ -37,6 +37,8 @@ class Holding:
 
 Change = dict[int, int]
 """Table entries that changed: the block by column, the null block where there is none any more."""
+Take = Callable[[int], Sequence[int]]
+"""Gives so many free blocks."""
 
 
 def passed_columns(group: Group, computed: int) -> int:
@@ -80,29 +82,28 @@ def adopt(group: Group, holding: Holding, hit: int, found: Sequence[int]) -> Cha
 
 
 def grow(
-    group: Group, holding: Holding, end: int, slots: int, spare: int, inside: int, taken: Iterator[int]
+    group: Group, holding: Holding, end: int, slots: int, spare: int, inside: int, take: Take
 ) -> tuple[Change, int]:
-    """New blocks for a chunk that ends at ``end``, where attention needs ``slots`` slots; from ``taken``, in order.
+    """New blocks for a chunk that ends at ``end``, where attention needs ``slots`` slots.
 
     ``inside``: the column of a block inside which a hit ends, for which a copy is taken first (-1: none). Gives the
     entries that changed, and the block that holds the copy (the null block: no copy is made).
     """
     if group.kind == "mamba":
-        return _grow_states(group, holding, end, spare, inside, taken)
+        return _grow_states(group, holding, end, spare, inside, take)
     change: Change = {}
     copy = NULL_BLOCK
     if inside >= 0:
-        change[inside] = copy = next(taken, NULL_BLOCK)
-    for column in range(holding.columns, ceil_div(slots, group.block)):
-        change[column] = next(taken, NULL_BLOCK)
-    holding.columns = max(holding.columns, ceil_div(slots, group.block))
+        (copy,) = take(1)
+        change[inside] = copy
+    columns = range(holding.columns, ceil_div(slots, group.block))
+    change.update(zip(columns, take(len(columns)), strict=True))
+    holding.columns += len(columns)
     _note(group, holding, change)
     return change, copy
 
 
-def _grow_states(
-    group: Group, holding: Holding, end: int, spare: int, inside: int, taken: Iterator[int]
-) -> tuple[Change, int]:
+def _grow_states(group: Group, holding: Holding, end: int, spare: int, inside: int, take: Take) -> tuple[Change, int]:
     """Room for the state at ``end`` in its column and for ``spare`` ones after it.
 
     Spare blocks that the state moves past go along with it. A tail stays where it is and its hash moves to the copy;
@@ -122,12 +123,14 @@ def _grow_states(
     for column in range(before - spare, min(before, state)) if started else ():
         change[columns], change[column] = holding.blocks.get(column, NULL_BLOCK), NULL_BLOCK
         columns += 1
-    copy = next(taken, NULL_BLOCK) if inside >= 0 or holding.tail >= 0 else NULL_BLOCK
+    copies = 1 if inside >= 0 or holding.tail >= 0 else 0
+    new = range(columns, state + 1 + spare)
+    taken = take(len(new) + copies)
+    copy = taken[0] if copies else NULL_BLOCK
     if inside >= 0:
         change[inside] = copy
-    for column in range(columns, state + 1 + spare):
-        change[column] = next(taken, NULL_BLOCK)
-    holding.columns = max(columns, state + 1 + spare)
+    change.update(zip(new, taken[copies:], strict=True))
+    holding.columns = columns + len(new)
     holding.tail = -1
     _note(group, holding, change)
     return change, copy

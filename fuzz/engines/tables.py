@@ -309,8 +309,7 @@ class Tables:
             if found and table and found.hit % group.block != 0:
                 inside = found.hit // group.block
             source = table[inside] if inside >= 0 else table[tail] if tail >= 0 else NULL_BLOCK
-            taken = iter(lambda: self.pool.take(1)[0], NULL_BLOCK)
-            change, copy = holdings.grow(group, held, end, slots, spare, inside, taken)
+            change, copy = holdings.grow(group, held, end, slots, spare, inside, self.pool.take)
             if copy != NULL_BLOCK:
                 self.copies[number].append((source, copy))
                 if tail >= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reference.geometry import Group
-from reference.holdings import Holding, adopt, give_back_passed, grow
+from reference.holdings import Holding, Take, adopt, give_back_passed, grow
 from reference.policy import POLICIES
 
 NEWEST = POLICIES["0.33.0"]
@@ -16,6 +16,12 @@ def held(*blocks: int, **more: int) -> Holding:
     """A holding with these blocks by column, 0 for none."""
     by_column = {column: block for column, block in enumerate(blocks) if block}
     return Holding(len(blocks), by_column, started=True, **more)  # type: ignore[arg-type]
+
+
+def give(*blocks: int) -> Take:
+    """A pool that gives these blocks, and no more."""
+    left = list(blocks)
+    return lambda count: [left.pop(0) for _ in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -48,30 +54,30 @@ def test_a_hit_is_adopted_without_what_the_window_does_not_read() -> None:
 
 def test_attention_takes_a_block_for_each_started_one() -> None:
     holding = held(1, 2)
-    assert grow(FULL, holding, 9, 13, 0, -1, iter((7, 8))) == ({2: 7, 3: 8}, 0)
+    assert grow(FULL, holding, 9, 13, 0, -1, give(7, 8)) == ({2: 7, 3: 8}, 0)
     assert holding.columns == 4
 
 
 def test_a_hit_inside_a_block_goes_on_in_a_copy() -> None:
-    assert grow(FULL, held(1, 2), 9, 9, 0, 1, iter((7, 8))) == ({1: 7, 2: 8}, 7)
+    assert grow(FULL, held(1, 2), 9, 9, 0, 1, give(7, 8)) == ({1: 7, 2: 8}, 7)
     fresh = Holding(2, {1: 2})
-    assert grow(MAMBA, fresh, 9, 9, 0, 1, iter((7, 8))) == ({1: 7, 2: 8}, 7)
+    assert grow(MAMBA, fresh, 9, 9, 0, 1, give(7, 8)) == ({1: 7, 2: 8}, 7)
     assert (fresh.previous, fresh.columns) == (1, 3)
 
 
 def test_a_state_runs_ahead_and_takes_its_spare_blocks_along() -> None:
     holding = held(5, 6, 7)
-    assert grow(MAMBA, holding, 16, 16, 2, -1, iter((9,))) == ({1: 0, 2: 0, 3: 6, 4: 7, 5: 9}, 0)
+    assert grow(MAMBA, holding, 16, 16, 2, -1, give(9)) == ({1: 0, 2: 0, 3: 6, 4: 7, 5: 9}, 0)
     assert (holding.blocks, holding.previous) == ({0: 5, 3: 6, 4: 7, 5: 9}, 0)
 
 
 def test_a_tail_in_the_cache_stays_and_its_copy_is_no_part_of_the_table() -> None:
     holding = held(5, tail=0)
-    assert grow(MAMBA, holding, 4, 4, 0, -1, iter((9,))) == ({}, 9)
+    assert grow(MAMBA, holding, 4, 4, 0, -1, give(9)) == ({}, 9)
     assert (holding.blocks, holding.tail) == ({0: 5}, -1)
 
 
 def test_nothing_is_taken_where_the_table_is_long_enough() -> None:
     holding = held(5, 6, 7)
-    assert grow(MAMBA, holding, 4, 4, 2, -1, iter(())) == ({}, 0)
+    assert grow(MAMBA, holding, 4, 4, 2, -1, give()) == ({}, 0)
     assert holding.previous == -1
