@@ -122,7 +122,7 @@ class Admission:
     def _extend(self, holdings: Holdings, record: trace.Allocate, state: RequestState, free: int) -> list[Share]:
         """A running request asks for its next chunk, with so many blocks ``free``. Gives what its groups had."""
         changes, shares = holdings.give_back(state, record, self.in_flight.get(record.request, 0))
-        self._judge(record, state, shares, free, whole=False)
+        self._judge(record, state, shares, free, fresh=False)
         if record.granted:
             holdings.take(state, record, None, changes, self._slots(record))
         else:
@@ -132,8 +132,7 @@ class Admission:
     def _admit(self, holdings: Holdings, record: trace.Allocate, state: RequestState, offer: Offer) -> None:
         """A waiting request asks for its hit and its first chunk."""
         kept_free = self.case.setup.watermark_blocks if holdings.by_request else 0
-        whole = self.case.scenario.features.reserve_full_sequence
-        self._judge(record, state, offer.shares, offer.free - kept_free, whole=whole)
+        self._judge(record, state, offer.shares, offer.free - kept_free, fresh=True)
         changes: list[Change] = [{} for _ in self.case.groups]
         if record.granted:
             holdings.take(state, record, offer, changes, self._slots(record))
@@ -157,14 +156,18 @@ class Admission:
         return total
 
     def _judge(
-        self, record: trace.Allocate, state: RequestState, shares: list[Share], usable: int, *, whole: bool
+        self, record: trace.Allocate, state: RequestState, shares: list[Share], usable: int, *, fresh: bool
     ) -> None:
-        """M5: granted if and only if the blocks are there, by the count that the engine made."""
+        """M5: granted if and only if the blocks are there, by the count that the engine made.
+
+        ``fresh``: the request waits, so all its tokens may have to fit.
+        """
         if not self.case.judged("M5"):
             return
         for_chunk = self._needed(shares, record.computed + record.tokens, self._slots(record), whole=False)
+        whole = fresh and self.case.scenario.features.reserve_full_sequence
         for_all = self._needed(shares, state.known, state.known, whole=True) if whole else None
-        unwritten = any(share.unwritten for share in shares)
+        unwritten = fresh and any(share.unwritten for share in shares)
         reason = refusal(for_all, for_chunk, usable, unwritten)
         if not record.granted and not reason and any(share.copies_unwritten for share in shares):
             self.case.allow("a hit waits for the block that it copies from, which this step writes")

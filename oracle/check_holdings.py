@@ -38,7 +38,7 @@ class Offer:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A group may cache a request's first ``tokens`` tokens. ``named``: the last block has a hash of just these."""
+    """A group may cache a request's first ``tokens`` tokens. ``named``: its last block counts as hashed so."""
 
     tokens: int
     named: bool
@@ -84,18 +84,20 @@ class Holdings:
 
     def cache(self, state: RequestState, record: trace.Cache) -> None:
         """A group may cache: in an allocation, whose record comes next, or with an output."""
-        if self.case.groups[record.group].kind != "mamba":
+        group = self.case.groups[record.group]
+        if group.kind != "mamba":
             return
         key = (record.request, record.group)
         if key in self.calls:
             self._register(state, record.group)
-        column = ceil_div(record.tokens, self.case.groups[record.group].block) - 1
-        table = state.tables[record.group]
-        block = table[column] if 0 <= column < len(table) else NULL_BLOCK
-        self.calls[key] = Call(record.tokens, self.case.index.has(record.group, block, record.tokens))
+        named = False
+        if record.tokens == state.mamba_tails[record.group] and not self.policy.names_tail_once:
+            column, table = ceil_div(record.tokens, group.block) - 1, state.tables[record.group]
+            named = 0 <= column < len(table) and self.case.index.has(record.group, table[column], record.tokens)
+        self.calls[key] = Call(record.tokens, named)
 
     def commit(self, record: trace.Commit) -> None:
-        """A block got a hash: of all that a group may cache, if it is that of a tail."""
+        """A block got a hash; that of all that its group may cache may be a tail."""
         call = self.calls.get((record.request, record.group))
         if call is not None and call.tokens == record.position:
             call.named = True
@@ -156,13 +158,16 @@ class Holdings:
             elif holding.tail >= 0:
                 source = holding.blocks.get(holding.tail, NULL_BLOCK)
             change, copy = grow(group, holding, end, slots, spare, inside, take)
-            changes[number].update(change)
+            if change:
+                changes[number].update(change)
             if copy != NULL_BLOCK:
                 self.copies[number].append((source, copy))
         self.settle(state, changes)
-        for number in range(len(self.case.groups)):
-            self.written.update(self._register(state, number))
-        self.written.update(self._moved())
+        if self.calls:
+            for number in range(len(self.case.groups)):
+                self.written.update(self._register(state, number))
+        if any(self.copies):
+            self.written.update(self._moved())
 
     def settle(self, state: RequestState, changes: list[Change]) -> None:
         """The tables must have changed so, and not otherwise; what they are then is adopted."""
@@ -171,17 +176,26 @@ class Holdings:
         if state.name not in self.by_request:
             return
         self.case.judged("M4")
-        for number, (holding, change) in enumerate(zip(self.by_request[state.name], changes, strict=True)):
-            table, first = state.tables[number], changed.get((state.name, number), len(state.tables[number]))
-            wrong = any(column >= len(table) or table[column] != block for column, block in change.items())
-            if self.case.groups[number].kind == "full":
-                wrong = wrong or first < min(change, default=len(table))
-            else:
-                entries = range(first, len(table))
-                wrong = wrong or any(table[column] != holding.blocks.get(column, NULL_BLOCK) for column in entries)
-            if wrong or len(table) != holding.columns:
+        for number, holding in enumerate(self.by_request[state.name]):
+            change, first = changes[number], changed.get((state.name, number))
+            same_length = len(state.tables[number]) == holding.columns
+            if same_length and not change and first is None:
+                continue
+            if not same_length or not self._changed_so(state, number, change, first):
                 self._report_table(state, number, holding, change)
                 self._adopt_table(state, number)
+
+    def _changed_so(self, state: RequestState, number: int, change: Change, first: int | None) -> bool:
+        """Whether a table changed by ``change``, and nowhere else from its ``first`` changed entry on."""
+        table = state.tables[number]
+        if any(column >= len(table) or table[column] != block for column, block in change.items()):
+            return False
+        if first is None:
+            return True
+        if self.case.groups[number].kind == "full":
+            return first >= min(change, default=len(table))
+        blocks = self.by_request[state.name][number].blocks
+        return all(table[column] == blocks.get(column, NULL_BLOCK) for column in range(first, len(table)))
 
     def follow(self, state: RequestState) -> None:
         """A request got blocks in a way that is not modelled: go on from its tables."""
@@ -241,6 +255,8 @@ class Holdings:
             return []
         tokens, holding = call.tokens, held[number]
         group, table = self.case.groups[number], state.tables[number]
+        if not call.named and tokens // group.block <= holding.cached:
+            return []
         end = min(tokens, self.case.hashed(state.known)) // group.block
         hashes = [found for block in table[holding.cached : end] for found in self._hashes(block)[:1]]
         holding.cached = max(holding.cached, end)
@@ -249,8 +265,6 @@ class Holdings:
             return hashes
         if tokens % group.block != 0:
             holding.tail = column
-        elif self.policy.names_tail_once or tokens != state.mamba_tails[number]:
-            return hashes
         entries = self.case.index.by_block.get(table[column], ())
         return hashes + [(entry.group, entry.digest) for entry in entries if entry.position == tokens]
 
@@ -267,6 +281,8 @@ class Holdings:
         self, request: str, expected: Sequence[tuple[int, ...]], actual: Sequence[tuple[int, ...]], why: str
     ) -> None:
         """M4: blocks that are given back, call by call."""
+        if not expected and not actual:
+            return
         if self.case.judged("M4", max(len(expected), 1)) and list(expected) != list(actual):
             what = f"{why}, so the pool gets {_calls(expected)}; it got {_calls(actual)}"
             self._report("free", what, request=request, expected=_calls(expected), actual=_calls(actual))

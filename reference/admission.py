@@ -14,7 +14,7 @@ from reference.geometry import Group
 from reference.policy import Policy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Share:
     """What one group has of a request before blocks are asked for.
 

@@ -53,10 +53,13 @@ def give_back_passed(policy: Policy, group: Group, holding: Holding, computed: i
 
     ``computed``: tokens whose outputs are known; what a step in flight may read is kept.
     """
-    calls = []
+    calls: list[list[int]] = []
+    if group.kind == "full":
+        return calls
     end = min(passed_columns(group, computed), holding.columns)
     if group.kind == "mamba" and policy.retires_across_gaps:
-        passed = sorted((column for column in holding.blocks if column < end), reverse=True)
+        passed = [column for column in holding.blocks if column < end]
+        passed.sort(reverse=True)
     else:
         first = end
         while first - 1 in holding.blocks:
@@ -92,11 +95,13 @@ def grow(
     if group.kind == "mamba":
         return _grow_states(group, holding, end, spare, inside, take)
     change: Change = {}
-    copy = NULL_BLOCK
+    copy, required = NULL_BLOCK, ceil_div(slots, group.block)
+    if inside < 0 and required <= holding.columns:
+        return change, copy
     if inside >= 0:
         (copy,) = take(1)
         change[inside] = copy
-    columns = range(holding.columns, ceil_div(slots, group.block))
+    columns = range(holding.columns, required)
     change.update(zip(columns, take(len(columns)), strict=True))
     holding.columns += len(columns)
     _note(group, holding, change)
