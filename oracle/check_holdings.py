@@ -147,7 +147,9 @@ class Holdings:
     ) -> None:
         """The chunk was granted: the hit is adopted, new blocks are taken; then what was written is noted."""
         take = _handed_out(self.taken)
-        held = self.by_request.setdefault(state.name, [Holding() for _ in self.case.groups])
+        held = self.by_request.get(state.name)
+        if held is None:
+            held = self.by_request[state.name] = [Holding() for _ in self.case.groups]
         end, spare = record.computed + record.tokens, self.case.scenario.features.drafts
         for number, group in enumerate(self.case.groups):
             holding, inside, source = held[number], -1, NULL_BLOCK
