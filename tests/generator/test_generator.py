@@ -53,7 +53,7 @@ def test_scenarios_without_one_feature_can_run(feature: str) -> None:
         assert check(scenario_at(5, index * SWARM_SCENARIOS, without=(feature,))) == []
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(scenarios())
 def test_scenarios_from_hypothesis_can_run(scenario: Scenario) -> None:
     assert check(scenario) == []
@@ -386,7 +386,7 @@ def test_the_seeded_source_keeps_to_the_protocol() -> None:
     assert recorder.asked == {"integer", "choice", "chance"}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_the_hypothesis_source_keeps_to_the_protocol(data: st.DataObject) -> None:
     recorder = Recorder(HypothesisDraw(data.draw))
@@ -409,7 +409,7 @@ def test_both_sources_reach_the_same_kinds_of_scenario(part: str) -> None:
 
     assert any(seen(scenario_at(1, index)) for index in range(0, 2000, 10))
     # Without shrinking, which takes long and is not what is tested.
-    quick = settings(max_examples=1000, deadline=None, database=None, phases=[Phase.generate])
+    quick = settings(max_examples=1000, database=None, phases=[Phase.generate])
     assert seen(hypothesis.find(scenarios(), seen, settings=quick))
 
 
