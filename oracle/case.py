@@ -29,7 +29,8 @@ class RequestState:
     not asked). ``mamba_tails``: per group the position of its partial tail (0: none), where it is Mamba.
     ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have been
     considered for the cache. ``kept``: per group, for its sparse blocks by
-    number, whether they were kept when they were considered. ``tainted``: rules that this request has broken already.
+    number, whether they were kept when they were considered. ``told``: per group how many tokens it was told that it
+    may cache, since the last allocation. ``tainted``: rules that this request has broken already.
     """
 
     name: str
@@ -46,6 +47,7 @@ class RequestState:
     tables: list[list[int]] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     kept: list[dict[int, bool]] = field(default_factory=list)
+    told: dict[int, int] = field(default_factory=dict)
     tainted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -94,10 +96,10 @@ class Case:
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
 
     def request(self, name: str) -> RequestState:
-        """The state of a request that was added before; BadTrace for any other name."""
+        """The state of a request that was added before, and did not end long ago; BadTrace for any other name."""
         state = self.requests.get(name)
         if state is None:
-            raise BadTrace(f"record {self.record} speaks of request {name!r}, which was never added")
+            raise BadTrace(f"record {self.record} speaks of request {name!r}, which was never added or ended long ago")
         return state
 
     def judged(self, rule: str, times: int = 1) -> bool:

@@ -106,6 +106,14 @@ class Reuse:
                 for promise in list(self.by_key[key]):
                     self._drop(promise)
 
+    def held(self) -> Iterator[int]:
+        """The prefixes that promises speak of."""
+        for _, prefix in self.by_key:
+            yield prefix
+        for promises in (*self.made.values(), self.promises):
+            for promise in promises:
+                yield promise.prefix
+
     def reset(self) -> None:
         """The cache is empty."""
         for table in (self.made, self.promises, self.by_shared, self.by_key):

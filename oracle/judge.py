@@ -25,6 +25,7 @@ from oracle.check_retention import check_prefill
 from oracle.check_reuse import Reuse
 from oracle.check_split import check_split
 from oracle.check_step import Progress, check_chunk, check_limits
+from oracle.forgetting import Forgetting
 from oracle.ledger import Ledger
 from oracle.validate import check
 from oracle.verdict import Verdict
@@ -66,7 +67,7 @@ class Judge:
         self.content = Content(case)
         self.progress = Progress(case)
         self.reuse = Reuse(case)
-        self.cache_calls: dict[str, dict[int, int]] = {}
+        self.forgetting = Forgetting(case, self.content, self.progress, self.reuse)
         self.crashed = False
         self.ended = False
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -186,16 +187,16 @@ class Judge:
 
     def _allocate(self, record: trace.Allocate) -> None:
         state = self.case.request(record.request)
-        calls = self.cache_calls.pop(record.request, {})
+        told, state.told = state.told, {}
         if not record.granted:
             self.case.cover("allocation refused")
             self.progress.refuse(record.request)
         elif self.case.scenario.features.caching:
-            check_cache_calls(self.case, state, record, calls)
+            check_cache_calls(self.case, state, record, told)
 
     def _cache(self, record: trace.Cache) -> None:
         state = self.case.request(record.request)
-        self.cache_calls.setdefault(record.request, {})[self._group(record.group)] = record.tokens
+        state.told[self._group(record.group)] = record.tokens
         # Most calls change nothing; a window is opened for those only if a commit comes all the same.
         if nothing_new(self.case, record, state):
             self.idle_cache = record
@@ -249,6 +250,7 @@ class Judge:
         self.case.cover("abort" if record.reason == "aborted" else "finish")
         self.progress.finish(record.request)
         self.reuse.leave(record.request)
+        self.forgetting.finish(record.request)
 
     def _reset(self, record: trace.Reset) -> None:
         if record.done:
@@ -273,6 +275,7 @@ class Judge:
             if before < state.prompt <= state.computed:
                 check_prefill(case, state)
         self.reuse.step(record)
+        self.forgetting.step()
 
     def _output(self, record: trace.Output) -> None:
         for request, tokens in record.sampled:
