@@ -19,8 +19,9 @@ from reference.arithmetic import ceil_div, floor_to
 from reference.geometry import blocks_needed_for_hit
 from reference.serving import given_back
 
-PROMISES_MAX = 4096
-"""So many promises are watched at once; beyond that the oldest is given up."""
+PROMISES_MAX = 256
+"""So many promises are watched at once; beyond that the oldest is given up. Where what a hit needs stays cached, one of
+each prompt is alive, however many come."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ that goes on with it has a fault, which is to be judged and not to be taken for 
 
 
 class Forgetting:
-    """``ended``: requests that ended, with the step in which they did. ``held_elsewhere``: prefixes that others keep."""
+    """``ended``: requests that ended, each with its last step. ``held_elsewhere``: prefixes that others keep."""
 
     def __init__(self, case: Case, content: Content, progress: Progress, reuse: Reuse) -> None:
         self.case = case

@@ -74,8 +74,9 @@ class Prefixes:
         parents = self.parents
         kept: dict[int, int] = {}
         looked_at = 0
-        for prefix in held:
+        for one in held:
             looked_at += 1
+            prefix = one
             while prefix in parents and prefix not in kept:
                 kept[prefix] = parents[prefix]
                 prefix = parents[prefix]
