@@ -14,6 +14,9 @@ from reference.policy import POLICIES, Policy
 from reference.rules import RULES
 from reference.worker import Memory
 
+IDS_AHEAD = 16
+"""So many more prefix ids are made at once, when a request needs one: it will soon ask for the next."""
+
 
 class BadTrace(ValueError):
     """A trace that cannot be judged; the text is one line that says what is wrong and how to mend it."""
@@ -89,6 +92,7 @@ class Case:
         self.index = CacheIndex()
         self.memory = Memory(self.groups)
         self.requests: dict[str, RequestState] = {}
+        self.tail_units: dict[int, set[int]] = {}
         self.verdict = Verdict()
         self.geometry = geometry_class(scenario)
         self.record = -1
@@ -160,7 +164,7 @@ class Case:
         """The request's prefix ids, reaching at least ``tokens`` tokens into its future output."""
         missing = tokens + 1 - len(state.ids)
         if missing > 0:
-            self.prefixes.extend(state.ids, state.output, len(state.ids) - 1 - state.prompt, missing)
+            self.prefixes.extend(state.ids, state.output, len(state.ids) - 1 - state.prompt, missing + IDS_AHEAD)
         return state.ids
 
     def peek_end(self, limit: int, hashed: int) -> int:

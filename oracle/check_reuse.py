@@ -86,6 +86,8 @@ class Reuse:
 
     def step(self, record: Step) -> None:
         """What prefills that this step ends have promised holds from here on."""
+        if not self.made:
+            return
         for item in record.scheduled:
             if item.request in self.made and item.planned + item.tokens >= self.case.request(item.request).prompt:
                 for promise in self.made.pop(item.request):
@@ -164,7 +166,7 @@ class Reuse:
             end = ceil_div(position + given_back(group, self.case.setup.alignment), group.block)
             first = 0 if group.kind == "full" else max(end - blocks_needed_for_hit(group), 0)
             ends = [(block + 1) * group.block + lookahead for block in range(first, end)]
-            needed.update((number, state.ids[at]) for at in ends if at < len(state.ids))
+            needed.update((number, state.ids[at]) for at in ends if at <= state.known + 1)
         return frozenset(needed)
 
     def _drop(self, promise: Promise) -> None:

@@ -116,13 +116,16 @@ class Judge:
     def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
         """Judge records in order."""
         case, handlers = self.case, self._handlers
+        commit, evict = trace.Commit, trace.Evict
         kind: type = trace.End
         try:
             for record in records:
                 case.record += 1
                 kind = type(record)
-                if kind is not trace.Commit and kind is not trace.Evict:
-                    self._close_window()
+                if kind is not commit and kind is not evict:
+                    self.idle_cache = None
+                    if self.window is not None:
+                        self._close_window()
                 handlers[kind](record)
         except BadTrace:
             raise
@@ -134,7 +137,6 @@ class Judge:
 
     def _close_window(self) -> None:
         """No further commit can belong to the last cache call."""
-        self.idle_cache = None
         if self.window is not None:
             close_window(self.case, self.window)
             self.window = None
