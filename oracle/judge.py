@@ -18,6 +18,7 @@ import msgspec
 
 from oracle import trace
 from oracle.case import BadTrace, Case, RequestState
+from oracle.cells import cells
 from oracle.check_commits import Window, check_cache_calls, close_window, mamba_tails, nothing_new, open_window
 from oracle.check_content import Content
 from oracle.check_lookup import check_lookup
@@ -146,6 +147,8 @@ class Judge:
         self._close_window()
         verdict = self.case.verdict
         verdict.records = self.case.record + 1
+        for cell in cells(self.case.header, verdict.coverage):
+            self.case.cover(cell)
         if self.ended or self.crashed:
             self.case.judged("P3")
         else:

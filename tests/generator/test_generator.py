@@ -130,7 +130,7 @@ def test_two_unseen_steps_come_only_when_asked_for() -> None:
 
 
 def test_leaving_a_feature_out_keeps_the_others() -> None:
-    needs_eagle = {"eagle", "eagle-flag", "block-drop"}
+    needs_eagle = {"eagle", "eagle-flag", "block-drop", "together"}
     for seed in range(50):
         whole = draw_swarm(SeededDraw(seed))
         assert draw_swarm(SeededDraw(seed), without=("eagle",)).on == whole.on - needs_eagle
@@ -244,6 +244,7 @@ SEEN: dict[str, tuple[Callable[[Scenario], bool], int]] = {
     "abort-in-flight": (lambda s: any(step.abort_in_flight for step in s.steps), 12),
     "reset": (lambda s: any(step.reset for step in s.steps), 8),
     "checkpoint": (lambda s: any(group.checkpoint for group in groups(s)), 0),
+    "together": (lambda s: s.features.drafts > 0 and {"mamba", "swa"} <= {*kinds(s)} and s.features.retention == 0, 3),
 }
 
 
@@ -260,7 +261,7 @@ def test_each_feature_is_reached_often_enough(feature: str, sample: list[Scenari
 
 
 # These can come about by chance, without their feature: a small share is no fault.
-BY_CHANCE = {"small-pool", "wide-mamba", "fine-swa", "shared-prefix", "spread", "late-sibling", "repeat"}
+BY_CHANCE = {"small-pool", "wide-mamba", "fine-swa", "shared-prefix", "spread", "late-sibling", "repeat", "together"}
 
 
 @pytest.mark.parametrize("feature", [feature for feature in FEATURES if feature not in BY_CHANCE])
