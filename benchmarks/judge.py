@@ -6,9 +6,9 @@ A *record*, here, is one lookup, split, allocation, commit, copy, eviction, pree
 entries of a trace (arrivals, steps, outputs, tables, …) are judged in the same time and are not counted.
 
 Each trace is one run of one engine. Its geometry, limits and features are those of a scenario of a default campaign,
-and it is sent the requests of many such scenarios, drawn for that geometry, one lot arriving while the one before is
-served: so requests, cache, free list and promises are alive all the time. All rules are on. A trace is judged up to so
-many records, as it is read from a file, each length in a process of its own.
+and it is sent the requests of many such scenarios, drawn for that geometry, one lot after the other: so cache, free
+list and promises are alive all the time, and requests are as many as the engine can serve. All rules are on. A trace is
+judged up to so many records, as it is read from a file, each length in a process of its own.
 
 The header names the first lot of requests only: whoever records a live engine does not know what will come. That
 leaves out the priority policy, whose priorities stand in the scenario.
@@ -91,7 +91,7 @@ def templates(prepared: Prepared, number: int) -> Iterator[tuple[int, Scenario, 
 
 
 def long_scenario(template: Scenario, swarm: Swarm, lots: int) -> Scenario:
-    """The template with the requests of so many scenarios, each lot arriving when half of the one before is over."""
+    """The template with the requests of so many scenarios, each lot arriving when the one before should be over."""
     geometry, limits, features = template.geometry, template.limits, template.features
     blocks = [group.block for group in geometry.groups]
     lengths = sizes(blocks, geometry.hash_block, scheduler_block(geometry), limits)
@@ -107,7 +107,7 @@ def long_scenario(template: Scenario, swarm: Swarm, lots: int) -> Scenario:
         ]
         for step in draw_steps(draw, swarm, jobs) if jobs else ():
             _join(steps, _renamed(step, lot, offset + step.at))
-        offset += max([1, *((job.at + job.steps) // 2 for job in jobs)])
+        offset += max([1, *(job.at + job.steps for job in jobs)])
     return msgspec.structs.replace(template, steps=tuple(steps[at] for at in sorted(steps)))
 
 
