@@ -108,10 +108,13 @@ class Case:
 
     def judged(self, rule: str, times: int = 1) -> bool:
         """Note that ``rule`` has something to judge here, so many times; False if it is not asked for."""
+        counts = self.verdict.judged
+        if rule in counts:
+            counts[rule] += times
+            return True
         if rule not in self.rules:
             return False
-        counts = self.verdict.judged
-        counts[rule] = counts.get(rule, 0) + times
+        counts[rule] = times
         return True
 
     def cover(self, event: str, times: int = 1) -> None:

@@ -71,28 +71,6 @@ class Judge:
         self.forgetting = Forgetting(case, self.content, self.progress, self.reuse)
         self.crashed = False
         self.ended = False
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            trace.Add: self._add,
-            trace.Lookup: self._lookup,
-            trace.Split: self._split,
-            trace.Allocate: self._allocate,
-            trace.Cache: self._cache,
-            trace.Commit: self._commit,
-            trace.Evict: self._evict,
-            trace.Take: lambda record: self.ledger.take(record.blocks),
-            trace.Touch: lambda record: self.ledger.touch(record.blocks),
-            trace.Free: lambda record: self.ledger.add(record.blocks, -1),
-            trace.Pin: lambda record: self.ledger.add(record.blocks, record.delta),
-            trace.Table: lambda record: self.ledger.table(self.case.request(record.request), record),
-            trace.Preempt: self._preempt,
-            trace.Finish: self._finish,
-            trace.Reset: self._reset,
-            trace.Step: self._step,
-            trace.Output: self._output,
-            trace.Snapshot: self._snapshot,
-            trace.End: self._end,
-            trace.Crash: self._crash,
-        }
         self._leave_out(header)
 
     def _leave_out(self, header: trace.Header) -> None:
@@ -116,7 +94,7 @@ class Judge:
 
     def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
         """Judge records in order."""
-        case, handlers = self.case, self._handlers
+        case, handlers = self.case, _HANDLERS
         commit, evict = trace.Commit, trace.Evict
         kind: type = trace.End
         try:
@@ -127,7 +105,7 @@ class Judge:
                     self.idle_cache = None
                     if self.window is not None:
                         self._close_window()
-                handlers[kind](record)
+                handlers[kind](self, record)
         except BadTrace:
             raise
         except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
@@ -243,6 +221,21 @@ class Judge:
             self.content.evicted[entry.group, entry.digest] = entry
         self.reuse.evict(entries)
 
+    def _take(self, record: trace.Take) -> None:
+        self.ledger.take(record.blocks)
+
+    def _touch(self, record: trace.Touch) -> None:
+        self.ledger.touch(record.blocks)
+
+    def _free(self, record: trace.Free) -> None:
+        self.ledger.add(record.blocks, -1)
+
+    def _pin(self, record: trace.Pin) -> None:
+        self.ledger.add(record.blocks, record.delta)
+
+    def _table(self, record: trace.Table) -> None:
+        self.ledger.table(self.case.request(record.request), record)
+
     def _preempt(self, record: trace.Preempt) -> None:
         self.case.cover("preemption")
         state = self.case.request(record.request)
@@ -308,6 +301,31 @@ class Judge:
             expected="the scenario runs to its end",
             actual=record.kind,
         )
+
+
+# Not bound to a judge: it would then be part of a cycle, and its memory wait for the garbage collector.
+_HANDLERS: dict[type, Callable[[Judge, Any], None]] = {
+    trace.Add: Judge._add,
+    trace.Lookup: Judge._lookup,
+    trace.Split: Judge._split,
+    trace.Allocate: Judge._allocate,
+    trace.Cache: Judge._cache,
+    trace.Commit: Judge._commit,
+    trace.Evict: Judge._evict,
+    trace.Take: Judge._take,
+    trace.Touch: Judge._touch,
+    trace.Free: Judge._free,
+    trace.Pin: Judge._pin,
+    trace.Table: Judge._table,
+    trace.Preempt: Judge._preempt,
+    trace.Finish: Judge._finish,
+    trace.Reset: Judge._reset,
+    trace.Step: Judge._step,
+    trace.Output: Judge._output,
+    trace.Snapshot: Judge._snapshot,
+    trace.End: Judge._end,
+    trace.Crash: Judge._crash,
+}
 
 
 def judge_lines(lines: Iterable[bytes], release: str | None, rules: frozenset[str] | None = None) -> Verdict:
