@@ -205,8 +205,9 @@ class Memory:
                 report(Read(chunk.request, number, NULL_BLOCK, position, chunk.prefixes[position + 1], UNWRITTEN))
             else:
                 right = max(min(stop, real_end) - position, 0)
-                new = list(chunk.prefixes[position + 1 : position + 1 + right])
-                new += [DRAFT] * (stop - position - right)
+                new = chunk.prefixes[position + 1 : position + 1 + right]
+                if right < stop - position:
+                    new = [*new, *[DRAFT] * (stop - position - right)]
                 offset = position - column * spec.block
                 self._open(number, block)[offset : offset + len(new)] = new
             position = stop
