@@ -244,7 +244,7 @@ class Memory:
         report: Callable[[Read], None],
     ) -> bool:
         """Whether a block holds the request's own tokens at positions ``begin`` to ``stop``."""
-        content = self.slots[block] if block != NULL_BLOCK and self.owner.get(block) == number else None
+        content = self.content(number, block) if block != NULL_BLOCK else None
         needed = chunk.prefixes[begin + 1 : stop + 1]
         offset = begin % spec.block
         if content is not None and content[offset : offset + len(needed)] == needed:
