@@ -63,12 +63,16 @@ _SHARED_STREAMS = frozenset({"sys", "doc"})
 
 
 class Measured(msgspec.Struct):
-    """One judgement. ``entries``: all that the trace holds; ``memory``: growth of the process in MB, at its highest."""
+    """One judgement. ``entries``: all that the trace holds; ``memory``: growth of the process in MB, at its highest.
+
+    ``unfinished``: the most requests that the engine had at once, by its own count.
+    """
 
     seconds: float
     records: int
     entries: int
     memory: float
+    unfinished: int
     alive: dict[str, int]
     findings: int
 
@@ -181,7 +185,7 @@ def judge_up_to(path: Path, release: str | None, records: int) -> Measured:
     settle()
     lines = iter(TraceFile(path))
     before = _memory_mb()
-    seconds, seen, entries = 0.0, 0, 0
+    seconds, seen, entries, unfinished = 0.0, 0, 0, 0
     judge = Judge(read_header(next(lines)), release)
     for line in lines:
         started = time.process_time()
@@ -190,6 +194,7 @@ def judge_up_to(path: Path, release: str | None, records: int) -> Measured:
         seconds += time.process_time() - started
         seen += records_in(line).total()
         entries += len(batch)
+        unfinished = max([unfinished, *(one.waiting + one.running for one in batch if isinstance(one, trace.Step))])
         if seen >= records:
             break
     case = judge.case
@@ -201,7 +206,7 @@ def judge_up_to(path: Path, release: str | None, records: int) -> Measured:
         "promises": len(judge.reuse.promises),
     }
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Measured(seconds, seen, entries, highest - before, alive, len(case.verdict.findings))
+    return Measured(seconds, seen, entries, highest - before, unfinished, alive, len(case.verdict.findings))
 
 
 def _memory_mb() -> float:
@@ -210,11 +215,12 @@ def _memory_mb() -> float:
 
 
 class Figures(msgspec.Struct):
-    """What was measured at one length, over all traces so far. ``memory``: the most of any."""
+    """What was measured at one length, over all traces so far. ``memory`` and ``unfinished``: the most of any."""
 
     seconds: float = 0.0
     records: int = 0
     memory: float = 0.0
+    unfinished: int = 0
 
     @property
     def microseconds(self) -> float:
@@ -244,6 +250,7 @@ def report(figures: list[Figures], lengths: list[int]) -> bool:
     ratio = figures[-1].microseconds / figures[0].microseconds
     slowest = min(1e6 / one.microseconds for one in figures)
     growth = figures[-1].memory / max(figures[-2].memory, 1.0)
+    alive = figures[-1].unfinished / max(figures[-2].unfinished, 1)
     facts = (
         (
             f"a record of the longest costs {ratio:.2f} times one of the shortest",
@@ -252,9 +259,10 @@ def report(figures: list[Figures], lengths: list[int]) -> bool:
         ),
         (f"{slowest:,.0f} records a second", f"at least {RECORDS_A_SECOND_MIN:,}", slowest >= RECORDS_A_SECOND_MIN),
         (
-            f"the longest takes {growth:.2f} times the memory of one a tenth as long",
-            f"at most {MEMORY_RATIO_MAX}",
-            growth <= MEMORY_RATIO_MAX,
+            f"the longest takes {growth:.2f} times the memory of one a tenth as long, with {alive:.2f} times the "
+            "requests at once",
+            f"at most {MEMORY_RATIO_MAX} times as much for each",
+            growth <= MEMORY_RATIO_MAX * max(alive, 1.0),
         ),
     )
     for what, bound, holds in facts:
@@ -285,10 +293,12 @@ def main(name: str, traces: int, records: int) -> None:
                 total.seconds += one.seconds
                 total.records += one.records
                 total.memory = max(total.memory, one.memory)
+                total.unfinished = max(total.unfinished, one.unfinished)
                 alive = ", ".join(f"{n:,} {what}" for what, n in one.alive.items())
                 click.echo(
                     f"  {length:>9,} records: {1e6 * one.seconds / one.records:6.2f} us a record ({one.entries:,} "
-                    f"entries), {one.memory:5.1f} MB; alive at the end: {alive}; {one.findings} findings"
+                    f"entries), {one.memory:5.1f} MB, {one.unfinished} requests at most; alive at the end: {alive}; "
+                    f"{one.findings} findings"
                 )
             path.unlink()
     sys.exit(0 if report(figures, lengths) else 1)
