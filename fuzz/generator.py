@@ -101,6 +101,8 @@ def _draw_features(
             intervals += [0, 0]
         if "retention-interval" in swarm:
             intervals += [block * draw.integer(1, 3)] * 2
+    if "together" in swarm:
+        intervals = [0]
     return Features(
         drafts=drafts,
         retention=draw.choice(intervals),

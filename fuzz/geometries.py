@@ -38,6 +38,8 @@ def draw_kinds(draw: Draw, swarm: Swarm) -> tuple[GroupKind, ...]:
         shapes += [("full", "mamba", "swa")] * 2
     if "swa" in swarm and "two-mamba" in swarm:
         shapes.append(("full", "mamba", "mamba", "swa"))
+    if "together" in swarm:
+        shapes = [shape for shape in shapes if "mamba" in shape and "swa" in shape]
     return draw.choice(shapes)
 
 

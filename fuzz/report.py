@@ -18,6 +18,7 @@ from fuzz.generator import FEATURES
 from fuzz.shrink import size
 from fuzz.story import Row, count
 from fuzz.tally import COVERED, Tally
+from oracle.cells import CELLS
 from oracle.scenario import Features, Group, Request, Scenario, Step
 from oracle.validate import prompt_tokens
 from reference.rules import RULES
@@ -270,6 +271,7 @@ def _checked(state: State) -> list[str]:
         _fact("CPU", cpu_words(tally.seconds)),
         _fact("Features", _drawn(state)),
         _fact("Reached", coverage_words(state)),
+        _fact("Cells", ", ".join(f"{cell}: {count(tally.coverage.get(cell, 0), 'scenario')}" for cell in CELLS)),
         _fact(
             "Repeated",
             f"{count(tally.repeated, 'scenario')} run twice; digest of all traces {tally.digest:016x}",
@@ -334,7 +336,7 @@ def coverage_words(state: State) -> str:
     """The share of scenarios in which each event happened, the five that matter most first."""
     tally = state.tally
     run = max(1, tally.ran)
-    others = sorted(set(tally.coverage) - set(COVERED))
+    others = sorted(set(tally.coverage) - set(COVERED) - set(CELLS))
     return ", ".join(f"{name} {100 * tally.coverage.get(name, 0) / run:.0f}%" for name in (*COVERED, *others))
 
 

@@ -51,6 +51,7 @@ _FEATURES: dict[str, tuple[int, str]] = {
         0,
         "states saved inside a prefill chunk; their content is not judged (only when asked)",
     ),
+    "together": (8, "EAGLE beside Mamba and a sliding window, retention interval 0 and a small pool, all at once"),
 }
 
 FEATURES: tuple[str, ...] = tuple(_FEATURES)
@@ -69,6 +70,7 @@ _NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "checkpoint": (("mamba",),),
     "retention-zero": (("mamba", "swa"),),
     "retention-interval": (("mamba", "swa"),),
+    "together": (("eagle",), ("mamba",), ("swa",), ("retention-zero",), ("small-pool",)),
 }
 
 
@@ -116,7 +118,11 @@ def draw_swarm(draw: Draw, only: Iterable[str] = (), without: Iterable[str] = ()
     check_features(only, without)
     if only:
         return Swarm(frozenset(_with_needs(only, without)))
-    on = {feature for feature, (percent, _) in _FEATURES.items() if draw.chance(percent)} - without
+    on = {feature for feature, (percent, _) in _FEATURES.items() if draw.chance(percent)}
+    if "together" in on:
+        # By chance all of them meet in one swarm of twenty, and there in few scenarios.
+        on.update(need for row in _NEEDS["together"] for need in row)
+    on -= without
     # A feature that can do nothing is not printed as on. Twice: fine-swa may need one that went just now.
     for _ in range(2):
         on = {feature for feature in on if all(on.intersection(row) for row in _NEEDS.get(feature, ()))}

@@ -14,6 +14,9 @@ from reference.policy import POLICIES, Policy
 from reference.rules import RULES
 from reference.worker import Memory
 
+IDS_AHEAD = 16
+"""So many more prefix ids are made at once, when a request needs one: it will soon ask for the next."""
+
 
 class BadTrace(ValueError):
     """A trace that cannot be judged; the text is one line that says what is wrong and how to mend it."""
@@ -29,7 +32,8 @@ class RequestState:
     not asked). ``mamba_tails``: per group the position of its partial tail (0: none), where it is Mamba.
     ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have been
     considered for the cache. ``kept``: per group, for its sparse blocks by
-    number, whether they were kept when they were considered. ``tainted``: rules that this request has broken already.
+    number, whether they were kept when they were considered. ``told``: per group how many tokens it was told that it
+    may cache, since the last allocation. ``tainted``: rules that this request has broken already.
     """
 
     name: str
@@ -46,6 +50,7 @@ class RequestState:
     tables: list[list[int]] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     kept: list[dict[int, bool]] = field(default_factory=list)
+    told: dict[int, int] = field(default_factory=dict)
     tainted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -87,6 +92,7 @@ class Case:
         self.index = CacheIndex()
         self.memory = Memory(self.groups)
         self.requests: dict[str, RequestState] = {}
+        self.tail_units: dict[int, set[int]] = {}
         self.verdict = Verdict()
         self.geometry = geometry_class(scenario)
         self.record = -1
@@ -94,18 +100,21 @@ class Case:
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
 
     def request(self, name: str) -> RequestState:
-        """The state of a request that was added before; BadTrace for any other name."""
+        """The state of a request that was added before, and did not end long ago; BadTrace for any other name."""
         state = self.requests.get(name)
         if state is None:
-            raise BadTrace(f"record {self.record} speaks of request {name!r}, which was never added")
+            raise BadTrace(f"record {self.record} speaks of request {name!r}, which was never added or ended long ago")
         return state
 
     def judged(self, rule: str, times: int = 1) -> bool:
         """Note that ``rule`` has something to judge here, so many times; False if it is not asked for."""
+        counts = self.verdict.judged
+        if rule in counts:
+            counts[rule] += times
+            return True
         if rule not in self.rules:
             return False
-        counts = self.verdict.judged
-        counts[rule] = counts.get(rule, 0) + times
+        counts[rule] = times
         return True
 
     def cover(self, event: str, times: int = 1) -> None:
@@ -158,7 +167,7 @@ class Case:
         """The request's prefix ids, reaching at least ``tokens`` tokens into its future output."""
         missing = tokens + 1 - len(state.ids)
         if missing > 0:
-            self.prefixes.extend(state.ids, state.output, len(state.ids) - 1 - state.prompt, missing)
+            self.prefixes.extend(state.ids, state.output, len(state.ids) - 1 - state.prompt, missing + IDS_AHEAD)
         return state.ids
 
     def peek_end(self, limit: int, hashed: int) -> int:

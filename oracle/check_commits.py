@@ -18,12 +18,16 @@ from reference.policy import NEWEST, Policy
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """One call of a group's caching: its record, the block numbers considered, and the commits seen."""
+    """One call of a group's caching: its record, the block numbers considered, and the commits seen.
+
+    ``positions``: the request's boundary list, where the group is sparse and there is a policy.
+    """
 
     record: Cache
     state: RequestState
     first: int
     end: int
+    positions: tuple[int, ...]
     expected: set[tuple[int, int]]
     seen: set[tuple[int, int]] = field(default_factory=set)
 
@@ -67,44 +71,45 @@ def nothing_new(case: Case, record: Cache, state: RequestState) -> bool:
 def open_window(case: Case, record: Cache) -> Window:
     """Work out what this call should commit, as pairs of position and block, and move the cursor."""
     state = case.requests[record.request]
-    policy = case.policy or NEWEST
+    policy = case.policy
     spec = case.groups[record.group]
     first = state.cached[record.group]
-    reach = min(record.tokens, case.hashed(state.known))
-    end = max(reach // spec.block, first)
-    window = Window(record, state, first, end, set())
-    if case.policy is not None:
+    hashed = case.hashed(state.known)
+    state.cached[record.group] = end = max(min(record.tokens, hashed) // spec.block, first)
+    if policy is None:
+        return Window(record, state, first, end, (), set())
+    positions = () if spec.kind == "full" or end == first else boundary_list(case, policy, state, record.group)
+    window = Window(record, state, first, end, positions, set())
+    if end > first:
         _expect_blocks(case, policy, window)
-        _expect_tail(case, policy, window)
-    state.cached[record.group] = end
+    if spec.kind == "mamba" or (spec.kind == "full" and spec.block != case.setup.hash_block):
+        _expect_tail(case, policy, window, hashed)
     return window
 
 
 def _expect_blocks(case: Case, policy: Policy, window: Window) -> None:
     """Full blocks that the mask keeps and that the table still holds."""
-    if window.end == window.first:
-        return
     table = window.state.tables[window.record.group]
     spec = case.groups[window.record.group]
     alignment = mask_alignment(case, policy)
-    positions = () if spec.kind == "full" else boundary_list(case, policy, window.state, window.record.group)
+    keeps_all = spec.kind == "full"
     for number in range(window.first, min(window.end, len(table))):
-        if table[number] and retention.keep(spec, number, alignment, case.setup.retention, positions):
+        if table[number] and (
+            keeps_all or retention.keep(spec, number, alignment, case.setup.retention, window.positions)
+        ):
             window.expected.add(((number + 1) * spec.block, table[number]))
 
 
-def _expect_tail(case: Case, policy: Policy, window: Window) -> None:
-    """The partial tail, where this call reaches it."""
+def _expect_tail(case: Case, policy: Policy, window: Window, hashed: int) -> None:
+    """The partial tail, where this call reaches it. ``hashed``: the request's hashed tokens."""
     record, state, spec = window.record, window.state, case.groups[window.record.group]
     table = state.tables[record.group]
     position = 0
-    if spec.kind == "full" and spec.block != case.setup.hash_block:
-        position = tails.full_tail(policy, spec, state.prompt, case.setup.hash_block, case.hashed(state.known))
+    if spec.kind == "full":
+        position = tails.full_tail(policy, spec, state.prompt, case.setup.hash_block, hashed)
         if position > record.tokens:
             position = 0
-    elif spec.kind == "mamba" and (
-        record.tokens == state.mamba_tails[record.group] or _at_exact_junction(case, window)
-    ):
+    elif record.tokens == state.mamba_tails[record.group] or _at_exact_junction(case, window):
         position = record.tokens
     column = ceil_div(position, spec.block) - 1
     if position > 0 and column < len(table) and table[column]:
@@ -145,7 +150,7 @@ def close_window(case: Case, window: Window) -> None:
             _report_difference(case, window, missing, extra)
     group = window.record.group
     if window.end > window.first and case.groups[group].kind != "full":
-        check_new_blocks(case, window.state, group, range(window.first, window.end), window.seen)
+        check_new_blocks(case, window.state, group, range(window.first, window.end), window.seen, window.positions)
 
 
 def _report_difference(case: Case, window: Window, missing: set[tuple[int, int]], extra: set[tuple[int, int]]) -> None:

@@ -68,9 +68,10 @@ class Content:
     def run_worker(self, record: trace.Step) -> None:
         """The step as the worker executes it, into the ghost; C2 for what it reads."""
         case, memory = self.case, self.case.memory
-        memory.drop(record.finished)
-        memory.drop(record.preempted)
-        memory.zero(record.zero)
+        if record.finished or record.preempted:
+            memory.drop((*record.finished, *record.preempted))
+        if record.zero:
+            memory.zero(record.zero)
         if record.copies:
             case.cover("copy", len(record.copies))
             memory.copy(record.copies)

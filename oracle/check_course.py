@@ -31,9 +31,7 @@ def check_course(case: Case, record: Split, finish: int, last: int, tail: int) -
 
 def _check_junction_is_met(case: Case, record: Split) -> None:
     """S5, one chunk from before the junction stop."""
-    setting = case.split_setting
-    exact = setting.exact_junction and record.junction <= record.prompt
-    stop = record.junction if exact else floor_to(record.junction, setting.grid)
+    stop = split.split_junction_floor(case.split_setting, record.prompt, record.junction)
     if record.start >= stop or not case.judged("S5"):
         return
     if not rules.junction_stop_is_met(record.start, record.granted, stop):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from oracle.case import Case, RequestState
 from reference import boundaries, retention, rules
 from reference.arithmetic import floor_to
+from reference.geometry import Group
 from reference.policy import Policy
 from reference.serving import given_back
 
@@ -33,10 +34,18 @@ def boundary_list(case: Case, policy: Policy, state: RequestState, group: int) -
     )
 
 
-def check_new_blocks(case: Case, state: RequestState, group: int, numbers: range, seen: set[tuple[int, int]]) -> None:
+def check_new_blocks(
+    case: Case,
+    state: RequestState,
+    group: int,
+    numbers: range,
+    seen: set[tuple[int, int]],
+    positions: tuple[int, ...],
+) -> None:
     """Judge what a call made of the blocks ``numbers`` of a sparse group, and remember it.
 
     ``seen``: the positions and blocks that it committed. A block that had its hash before was not its to decide on.
+    ``positions``: the boundary list, where there is a policy.
     """
     table, block = state.tables[group], case.groups[group].block
     kept = {
@@ -51,7 +60,6 @@ def check_new_blocks(case: Case, state: RequestState, group: int, numbers: range
         _check_tails(case, state, group, kept, "R1", (junction,), "junction")
     if case.policy is None:
         return
-    positions = boundary_list(case, case.policy, state, group)
     _check_tails(case, state, group, kept, "R2", positions, "boundary list")
     _check_nothing_else(case, state, group, decided, positions, mask_alignment(case, case.policy))
 
@@ -73,11 +81,26 @@ def check_prefill(case: Case, state: RequestState) -> None:
 
 def _tail_units(case: Case, group: int) -> set[int]:
     """The units that a boundary is floored to; without a policy both that releases use, which must agree."""
+    found = case.tail_units.get(group)
+    if found is not None:
+        return found
     units = {case.setup.scheduler_block, case.setup.alignment}
     if case.policy is not None:
         units = {mask_alignment(case, case.policy)}
     spec = case.groups[group]
-    return {spec.block if spec.kind == "swa" and unit % spec.block != 0 else unit for unit in units}
+    units = {spec.block if spec.kind == "swa" and unit % spec.block != 0 else unit for unit in units}
+    return case.tail_units.setdefault(group, units)
+
+
+def _in_every_tail(spec: Group, number: int, positions: list[int], units: set[int]) -> bool:
+    """Whether a block is in the tail of one of the positions, by whichever of the units it is floored to."""
+    for position in positions:
+        for unit in units:
+            if not retention.in_tail(spec, number, position, unit):
+                break
+        else:
+            return True
+    return False
 
 
 def _check_tails(
@@ -93,9 +116,12 @@ def _check_tails(
     spec = case.groups[group]
     units = _tail_units(case, group)
     # A boundary below the first aligned position is a hit of 0 tokens, which needs nothing.
-    reachable = [position for position in positions if position >= max(units)]
+    first = max(units)
+    reachable = [position for position in positions if position >= first]
+    if not reachable:
+        return
     for number, is_kept in kept.items():
-        serves = any(all(retention.in_tail(spec, number, at, unit) for unit in units) for at in reachable)
+        serves = _in_every_tail(spec, number, reachable, units)
         if not serves or not case.judged(rule):
             continue
         if not rules.kept_if_served(is_kept, serves):
@@ -122,6 +148,7 @@ def _check_nothing_else(
 ) -> None:
     """R4: what is kept, dense keeps. R5: interval 0 keeps the tails of the boundary list and nothing else."""
     spec, interval = case.groups[group], case.setup.retention
+    judges_tails = interval == 0 and alignment % spec.block == 0
     for number in _masked(case, state, group, kept):
         dense = retention.keep(spec, number, alignment, None, ())
         if case.judged("R4") and not rules.kept_implies(True, dense):
@@ -130,7 +157,7 @@ def _check_nothing_else(
                 case.allow("block 0 kept for a boundary that floors to 0")
             else:
                 _report(case, state, group, "R4", number, "keeps a block that a dense cache leaves out", kept=False)
-        if interval != 0 or alignment % spec.block != 0 or not case.judged("R5"):
+        if not judges_tails or not case.judged("R5"):
             continue
         wanted = any(retention.in_tail(spec, number, position, alignment) for position in positions)
         if not rules.kept_implies(True, wanted):
@@ -141,7 +168,7 @@ def _check_nothing_else(
 def _masked(case: Case, state: RequestState, group: int, kept: dict[int, bool]) -> Iterable[int]:
     """The blocks that are kept by the mask, and not as a partial tail or at the exact junction, on a boundary."""
     block = case.groups[group].block
-    others = {state.mamba_tails[group], (state.looked_up or 0) if case.setup.exact_junction else 0}
+    others = (state.mamba_tails[group], (state.looked_up or 0) if case.setup.exact_junction else 0)
     return [number for number, is_kept in kept.items() if is_kept and (number + 1) * block not in others]
 
 

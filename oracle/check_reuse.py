@@ -19,8 +19,9 @@ from reference.arithmetic import ceil_div, floor_to
 from reference.geometry import blocks_needed_for_hit
 from reference.serving import given_back
 
-PROMISES_MAX = 4096
-"""So many promises are watched at once; beyond that the oldest is given up."""
+PROMISES_MAX = 256
+"""So many promises are watched at once; beyond that the oldest is given up. Where what a hit needs stays cached, one of
+each prompt is alive, however many come."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +86,8 @@ class Reuse:
 
     def step(self, record: Step) -> None:
         """What prefills that this step ends have promised holds from here on."""
+        if not self.made:
+            return
         for item in record.scheduled:
             if item.request in self.made and item.planned + item.tokens >= self.case.request(item.request).prompt:
                 for promise in self.made.pop(item.request):
@@ -105,6 +108,14 @@ class Reuse:
             if key in self.by_key and key not in self.case.index.by_key:
                 for promise in list(self.by_key[key]):
                     self._drop(promise)
+
+    def held(self) -> Iterator[int]:
+        """The prefixes that promises speak of."""
+        for _, prefix in self.by_key:
+            yield prefix
+        for promises in (*self.made.values(), self.promises):
+            for promise in promises:
+                yield promise.prefix
 
     def reset(self) -> None:
         """The cache is empty."""
@@ -155,7 +166,7 @@ class Reuse:
             end = ceil_div(position + given_back(group, self.case.setup.alignment), group.block)
             first = 0 if group.kind == "full" else max(end - blocks_needed_for_hit(group), 0)
             ends = [(block + 1) * group.block + lookahead for block in range(first, end)]
-            needed.update((number, state.ids[at]) for at in ends if at < len(state.ids))
+            needed.update((number, state.ids[at]) for at in ends if at <= state.known + 1)
         return frozenset(needed)
 
     def _drop(self, promise: Promise) -> None:

@@ -26,7 +26,7 @@ def check_split(case: Case, record: Split) -> None:
         last = tail = 0
         if case.policy is not None:
             last = split.last_cacheable_position(case.policy, case.split_setting, record.known)
-            tail = tails[0] if last < tails[0] < record.prompt else 0
+            tail = split.tail_stop(record.prompt, last, tails[0])
         _check_stops(case, record, last, tail)
         _check_empty(case, record, finish)
         check_course(case, record, finish, last, tail)

@@ -73,11 +73,13 @@ class Progress:
         self.judges_order = case.scenario.features.policy == "fcfs"
         self.priorities = {request.id: request.priority for request in case.scenario.requests()}
         self.urgency: dict[str, tuple[int, int]] = {}
+        self.arrivals = 0
 
     def add(self, request: str) -> None:
         """A request arrives, and waits."""
         self.waiting[request] = None
-        self.urgency[request] = (self.priorities.get(request, 0), len(self.urgency))
+        self.urgency[request] = (self.priorities.get(request, 0), self.arrivals)
+        self.arrivals += 1
 
     def refuse(self, request: str) -> None:
         """There were no blocks for it."""
@@ -108,6 +110,11 @@ class Progress:
         self.waiting.pop(request, None)
         self.running.pop(request, None)
         self.passed_over.pop(request, None)
+
+    def forget(self, request: str) -> None:
+        """It ended long ago."""
+        self.finish(request)
+        self.urgency.pop(request, None)
 
     def check(self, record: trace.Step) -> None:
         """P1: some request advances in every ``IDLE_STEPS_LIMIT`` steps while one waits; then P2."""

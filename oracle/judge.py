@@ -18,6 +18,7 @@ import msgspec
 
 from oracle import trace
 from oracle.case import BadTrace, Case, RequestState
+from oracle.cells import cells
 from oracle.check_admission import Admission
 from oracle.check_commits import Window, check_cache_calls, close_window, mamba_tails, nothing_new, open_window
 from oracle.check_content import Content
@@ -27,6 +28,7 @@ from oracle.check_retention import check_prefill
 from oracle.check_reuse import Reuse
 from oracle.check_split import check_split
 from oracle.check_step import Progress, check_chunk, check_limits
+from oracle.forgetting import Forgetting
 from oracle.ledger import Ledger
 from oracle.validate import check
 from oracle.verdict import Verdict
@@ -68,34 +70,12 @@ class Judge:
         self.content = Content(case)
         self.progress = Progress(case)
         self.reuse = Reuse(case)
+        self.forgetting = Forgetting(case, self.content, self.progress, self.reuse)
         saves = header.setup.checkpoint_alignment > 0
         self.holdings = None if case.policy is None or saves else Holdings(case, case.policy)
         self.admission = Admission(case, self.ledger, self.holdings)
-        self.cache_calls: dict[str, dict[int, int]] = {}
         self.crashed = False
         self.ended = False
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            trace.Add: self._add,
-            trace.Lookup: self._lookup,
-            trace.Split: self._split,
-            trace.Allocate: self._allocate,
-            trace.Cache: self._cache,
-            trace.Commit: self._commit,
-            trace.Evict: self._evict,
-            trace.Take: self._take,
-            trace.Touch: self._touch,
-            trace.Free: self._free,
-            trace.Pin: lambda record: self.ledger.add(record.blocks, record.delta),
-            trace.Table: self._table,
-            trace.Preempt: self._preempt,
-            trace.Finish: self._finish,
-            trace.Reset: self._reset,
-            trace.Step: self._step,
-            trace.Output: self._output,
-            trace.Snapshot: self._snapshot,
-            trace.End: self._end,
-            trace.Crash: self._crash,
-        }
         self._leave_out(header)
 
     def _leave_out(self, header: trace.Header) -> None:
@@ -119,15 +99,18 @@ class Judge:
 
     def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
         """Judge records in order."""
-        case, handlers = self.case, self._handlers
+        case, handlers = self.case, _HANDLERS
+        commit, evict = trace.Commit, trace.Evict
         kind: type = trace.End
         try:
             for record in records:
                 case.record += 1
                 kind = type(record)
-                if kind is not trace.Commit and kind is not trace.Evict:
-                    self._close_window()
-                handlers[kind](record)
+                if kind is not commit and kind is not evict:
+                    self.idle_cache = None
+                    if self.window is not None:
+                        self._close_window()
+                handlers[kind](self, record)
         except BadTrace:
             raise
         except (IndexError, KeyError, ValueError, ZeroDivisionError) as error:
@@ -138,7 +121,6 @@ class Judge:
 
     def _close_window(self) -> None:
         """No further commit can belong to the last cache call."""
-        self.idle_cache = None
         if self.window is not None:
             close_window(self.case, self.window)
             self.window = None
@@ -148,6 +130,8 @@ class Judge:
         self._close_window()
         verdict = self.case.verdict
         verdict.records = self.case.record + 1
+        for cell in cells(self.case.header, verdict.coverage):
+            self.case.cover(cell)
         if self.ended or self.crashed:
             self.case.judged("P3")
         else:
@@ -192,17 +176,17 @@ class Judge:
 
     def _allocate(self, record: trace.Allocate) -> None:
         state = self.case.request(record.request)
-        calls = self.cache_calls.pop(record.request, {})
+        told, state.told = state.told, {}
         if not record.granted:
             self.case.cover("allocation refused")
             self.progress.refuse(record.request)
         elif self.case.scenario.features.caching:
-            check_cache_calls(self.case, state, record, calls)
+            check_cache_calls(self.case, state, record, told)
         self.admission.allocate(record, state)
 
     def _cache(self, record: trace.Cache) -> None:
         state = self.case.request(record.request)
-        self.cache_calls.setdefault(record.request, {})[self._group(record.group)] = record.tokens
+        state.told[self._group(record.group)] = record.tokens
         if self.holdings is not None:
             self.holdings.cache(state, record)
         # Most calls change nothing; a window is opened for those only if a commit comes all the same.
@@ -262,6 +246,9 @@ class Judge:
         if self.holdings is not None:
             self.holdings.free(record.blocks)
 
+    def _pin(self, record: trace.Pin) -> None:
+        self.ledger.add(record.blocks, record.delta)
+
     def _table(self, record: trace.Table) -> None:
         self.ledger.table(self.case.request(record.request), record)
         if self.holdings is not None:
@@ -283,6 +270,7 @@ class Judge:
             self.holdings.release(self.case.request(record.request))
         self.progress.finish(record.request)
         self.reuse.leave(record.request)
+        self.forgetting.finish(record.request)
 
     def _reset(self, record: trace.Reset) -> None:
         if record.done:
@@ -310,6 +298,7 @@ class Judge:
             if before < state.prompt <= state.computed:
                 check_prefill(case, state)
         self.reuse.step(record)
+        self.forgetting.step()
 
     def _output(self, record: trace.Output) -> None:
         self.admission.output(record)
@@ -342,6 +331,31 @@ class Judge:
             expected="the scenario runs to its end",
             actual=record.kind,
         )
+
+
+# Not bound to a judge: it would then be part of a cycle, and its memory wait for the garbage collector.
+_HANDLERS: dict[type, Callable[[Judge, Any], None]] = {
+    trace.Add: Judge._add,
+    trace.Lookup: Judge._lookup,
+    trace.Split: Judge._split,
+    trace.Allocate: Judge._allocate,
+    trace.Cache: Judge._cache,
+    trace.Commit: Judge._commit,
+    trace.Evict: Judge._evict,
+    trace.Take: Judge._take,
+    trace.Touch: Judge._touch,
+    trace.Free: Judge._free,
+    trace.Pin: Judge._pin,
+    trace.Table: Judge._table,
+    trace.Preempt: Judge._preempt,
+    trace.Finish: Judge._finish,
+    trace.Reset: Judge._reset,
+    trace.Step: Judge._step,
+    trace.Output: Judge._output,
+    trace.Snapshot: Judge._snapshot,
+    trace.End: Judge._end,
+    trace.Crash: Judge._crash,
+}
 
 
 def judge_lines(lines: Iterable[bytes], release: str | None, rules: frozenset[str] | None = None) -> Verdict:

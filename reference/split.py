@@ -72,6 +72,18 @@ def partial_tail(policy: Policy, setting: SplitSetting, prompt: int) -> int:
     return resumable_position(policy, prompt, setting.hash_block, drop, setting.lookahead)
 
 
+def tail_stop(prompt: int, last: int, tail: int) -> int:
+    """The partial tail where it is a stop, between the last cacheable position and the prompt's end; else 0."""
+    return tail if last < tail < prompt else 0
+
+
+def split_junction_floor(setting: SplitSetting, prompt: int, junction: int) -> int:
+    """The position at which a prefill that began on the grid comes to its junction stop; 0 without a junction."""
+    if setting.exact_junction and junction <= prompt:
+        return junction
+    return floor_to(junction, setting.grid)
+
+
 def junction_stop(setting: SplitSetting, start: int, prompt: int, junction: int) -> int:
     """Where a junction stops a chunk: floored to whole grid steps from the start, or exactly there.
 
@@ -163,8 +175,7 @@ def earliest_stop(
     # 0.29 keeps the tail stop even where the state is saved inside the chunk.
     if inside and policy.internal_checkpoint == "final chunk":
         tail = 0
-    if last < tail < prompt:
-        best = nearer(start, best, tail)
+    best = nearer(start, best, tail_stop(prompt, last, tail))
     if start < junction < end:
         best = nearer(start, best, junction_stop(setting, start, prompt, junction))
     return best

@@ -85,6 +85,7 @@ class Memory:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = groups
+        self.mamba = [number for number, spec in enumerate(groups) if spec.kind == "mamba"]
         self.owner: dict[int, int] = {}
         self.slots: dict[int, list[int]] = {}
         self.settled: dict[int, int] = {}
@@ -168,7 +169,7 @@ class Memory:
         same step; Mamba has no such order, so initial states are read before any is written.
         """
         running = [(chunk, self.append_tables(chunk)) for chunk in chunks]
-        mamba = [number for number, spec in enumerate(self.groups) if spec.kind == "mamba"]
+        mamba = self.mamba
         for number in mamba:
             self._carry_states(number, running)
         for number in mamba:
@@ -185,7 +186,8 @@ class Memory:
                 self._read_slots(number, spec, chunk, sequence, report)
         for number in mamba:
             moves = [self._accepted_boundary(number, chunk, sequence) for chunk, sequence in running]
-            self._move_states(number, [move for move in moves if move is not None])
+            if any(moves):
+                self._move_states(number, [move for move in moves if move is not None])
 
     def _write_slots(
         self, number: int, spec: Group, chunk: Chunk, sequence: Running, report: Callable[[Read], None]
@@ -203,8 +205,9 @@ class Memory:
                 report(Read(chunk.request, number, NULL_BLOCK, position, chunk.prefixes[position + 1], UNWRITTEN))
             else:
                 right = max(min(stop, real_end) - position, 0)
-                new = list(chunk.prefixes[position + 1 : position + 1 + right])
-                new += [DRAFT] * (stop - position - right)
+                new = chunk.prefixes[position + 1 : position + 1 + right]
+                if right < stop - position:
+                    new = [*new, *[DRAFT] * (stop - position - right)]
                 offset = position - column * spec.block
                 self._open(number, block)[offset : offset + len(new)] = new
             position = stop
@@ -265,7 +268,8 @@ class Memory:
                 moves.append((source, self._column(sequence, number, current)))
                 sequence.accepted[number] = 1
             sequence.state_column[number] = current
-        self._move_states(number, moves)
+        if moves:
+            self._move_states(number, moves)
 
     def _column(self, sequence: Running, number: int, column: int) -> int:
         """The block in a table's column, the null block where the table does not reach."""

@@ -79,6 +79,11 @@ class Sizes:
     symbolic: str = ""
 
     @property
+    def base(self) -> int:
+        """In whose multiples counts of tokens are entered, so that most divisions are exact."""
+        return self.grid if self.grid > self.hash_block else self.scheduler_block
+
+    @property
     def fine(self) -> bool:
         """Whether hashes can be finer than the blocks."""
         return self.symbolic == "B, H" or self.hash_block != self.scheduler_block
@@ -163,7 +168,7 @@ class Inputs:
 def split_inputs(source: Source, sizes: Sizes, features: Features) -> Inputs:
     """The inputs of the split over a domain."""
     grid, hash_block, scheduler_block, mamba_block = block_sizes(source, sizes)
-    base = scheduler_block
+    base = scheduler_block if sizes.symbolic else sizes.base
     tokens = {name: count(source, name, base, hash_block) for name in ("start", "end", "prompt", "known", "junction")}
     lookahead = source.integer("lookahead", 0) if features.lookahead == "any" else features.lookahead
     setting = SplitSetting(
@@ -192,7 +197,10 @@ def block_sizes(source: Source, sizes: Sizes) -> tuple[Any, Any, Any, Any]:
         source.size(times)
         block = hash_block * times
         return block, hash_block, block, block
-    return sizes.grid, sizes.hash_block, sizes.scheduler_block, sizes.mamba_block
+    plain = (sizes.grid, sizes.hash_block, sizes.scheduler_block, sizes.mamba_block)
+    for size in sorted(set(plain), reverse=True):
+        source.size(size)
+    return plain
 
 
 def count(source: Source, name: str, base: Any, hash_block: Any) -> Any:
@@ -216,7 +224,7 @@ def count(source: Source, name: str, base: Any, hash_block: Any) -> Any:
 def split_examples(sizes: Sizes, random: Random, number: int) -> Iterator[dict[str, int]]:
     """Plain inputs of the split, most of them legal: positions near block boundaries and near each other."""
     for _ in range(number):
-        hash_block, times, base = sizes.hash_block, 1, sizes.scheduler_block
+        hash_block, times, base = sizes.hash_block, 1, sizes.base
         if sizes.symbolic:
             hash_block = random.randint(1, 5)
             times = random.randint(1, 4) if sizes.symbolic == "B, H" else 1

@@ -67,6 +67,24 @@ def lemmas(schema: Schema) -> LemmaMaker:
     return about
 
 
+def cases(linear: Linear, constant: int, numbers: Sequence[int], term: Term) -> Iterator[Any]:
+    """Case splits, true of all integers, on how many whole ``numbers`` (sizes, largest first) a polynomial holds.
+
+    A comparison of ``n * many + few`` is decided by ``many`` but where that is close to 0. Z3, which does not see it,
+    cuts for minutes where n is large.
+    """
+    left = dict(linear)
+    for number in numbers:
+        many = tuple((monomial, factor // number) for monomial, factor in sorted(left.items()) if factor % number == 0)
+        if not many or many == linear:
+            continue
+        whole = (constant + number // 2) // number
+        count = term(many, whole)
+        yield z3.Or(count <= -2, count == -1, count == 0, count == 1, count >= 2)
+        left = {monomial: factor for monomial, factor in left.items() if factor % number}
+        constant -= whole * number
+
+
 def without(monomial: Monomial, size: Monomial) -> Monomial | None:
     """``monomial`` divided by ``size``, None where it is no multiple."""
     left = list(monomial)

@@ -45,6 +45,7 @@ FUNCTIONS: dict[Any, tuple[str, ...]] = {
         "resumable_position",
         "last_cacheable_position",
         "partial_tail",
+        "tail_stop",
         "junction_stop",
         "saves_inside",
         "saved_position",

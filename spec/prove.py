@@ -112,7 +112,7 @@ class Prover:
         try:
             covered = self.space.explore(lambda: run(*self._arguments, self._inputs), self._at_end)
             self._find_witnesses(run)
-            answer, _ = self.space.solver.whole([z3.Not(covered)])
+            answer = self.space.solver.left_over(covered)
             self.report.covered = {"unsat": "all inputs"}.get(answer, f"not shown to be all inputs ({answer})")
             if answer != "unsat":
                 self.report.problem = "the paths are not shown to cover the premise"

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import z3
 
-from spec.lemmas import LemmaMaker, Size
+from spec.coverage import left_over
+from spec.lemmas import LemmaMaker, Size, cases
 from spec.symbolic import Linear, Monomial, SymBool
 
 Key = tuple[str, Linear, int]
@@ -34,7 +36,10 @@ class Limits:
 
 
 HANG_MS = 4_000
-"""After so long Z3 is taken to hang on a question, which is then undecided."""
+"""After so long Z3 is taken to hang on a question, which is then put to solvers without a past."""
+
+AFRESH = 5
+"""How many times as much work these may do."""
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Solver:
         z3.set_param("memory_max_size", limits.memory_mib)
         self.meanings: dict[int, Meaning] = {}
         self.sizes: list[Size] = []
+        self.numbers: list[int] = []
         self.queries = 0
         self.undecided = 0
         self.record: Recorder | None = None
@@ -97,11 +103,12 @@ class Solver:
 
     def lemmas_about(self, linear: Linear, constant: int) -> list[Any]:
         """The lemmas that a comparison of this polynomial needs."""
-        if not self.sizes:
+        if not self.sizes and not self.numbers:
             return []
         key = (linear, constant)
         if key not in self._lemmas:
-            self._lemmas[key] = list(self._lemma_maker(linear, constant, self.sizes, self.term))
+            products = self._lemma_maker(linear, constant, self.sizes, self.term)
+            self._lemmas[key] = [*products, *cases(linear, constant, self.numbers, self.term)]
         return self._lemmas[key]
 
     def axiom(self, condition: SymBool) -> None:
@@ -148,12 +155,25 @@ class Solver:
         formulas = list(formulas)
         self.queries += 1
         answer = str(self._solver.check(*formulas))
-        if answer == "unknown":
-            self.undecided += 1
         model = self._solver.model() if answer == "sat" else None
+        if answer == "unknown":
+            answer, model = self._afresh(formulas)
         if self.record is not None:
             self.record("path", lambda: self.script(formulas), answer)
         return answer, model
+
+    def _afresh(self, formulas: Sequence[Any]) -> tuple[str, Any]:
+        """``check`` once more, by solvers without a past, which often decide at once what was too hard before."""
+        for make in (z3.SimpleSolver, partial(z3.SolverFor, "QF_LIA")):
+            solver = make()
+            solver.set("rlimit", self._limits.resource * AFRESH)
+            solver.set("timeout", HANG_MS * AFRESH)
+            solver.add(*self._solver.assertions(), *formulas)
+            answer = str(solver.check())
+            if answer != "unknown":
+                return answer, solver.model() if answer == "sat" else None
+        self.undecided += 1
+        return "unknown", None
 
     def script(self, formulas: Iterable[Any]) -> str:
         """The question of ``check`` as an SMT-LIB script."""
@@ -165,8 +185,12 @@ class Solver:
         finally:
             self._solver.pop()
 
-    def whole(self, formulas: Sequence[Any]) -> tuple[str, str]:
-        """The same question without a path, by a solver of its own that knows every unknown: answer and script."""
+    def left_over(self, covered: Any) -> str:
+        """Whether an input can be outside of what was covered: "sat", "unsat" or "unknown"."""
+        return left_over(self._of_its_own, [covered])
+
+    def _of_its_own(self, formulas: Sequence[Any]) -> str:
+        """``check`` without a path, by a solver of its own that knows every unknown."""
         solver = z3.SolverFor("QF_LIA")
         solver.set("rlimit", self._limits.resource * 100)
         for meaning in self.meanings.values():
@@ -175,7 +199,7 @@ class Solver:
             solver.add(*lemmas)
         solver.add(*self._axioms, *formulas)
         self.queries += 1
-        answer, script = str(solver.check()), f"(set-logic QF_LIA)\n{solver.to_smt2()}"
+        answer = str(solver.check())
         if self.record is not None:
-            self.record("coverage", lambda: script, answer)
-        return answer, script
+            self.record("coverage", lambda: f"(set-logic QF_LIA)\n{solver.to_smt2()}", answer)
+        return answer

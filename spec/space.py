@@ -13,6 +13,7 @@ from typing import Any
 
 import z3
 
+from spec.coverage import left_over
 from spec.lemmas import LemmaMaker, gap, lemmas, without
 from spec.solver import Key, Limits, Meaning, Solver
 from spec.symbolic import Linear, SymbolicError, SymBool, SymInt, is_zero, simplified
@@ -115,6 +116,8 @@ class Space:
         if isinstance(value, SymInt):
             self.solver.sizes.extend(value.terms.items())
             self.axiom(value >= 1)
+        elif value > 1:
+            self.solver.numbers.append(value)
 
     def remainder(self, value: Any, size: Any) -> None:
         """Declare that ``value`` lies in [0, size), so that ``value // size`` is 0."""
@@ -398,14 +401,10 @@ class Space:
 
     def covers(self, covered: Sequence[Any]) -> bool:
         """Whether what explorations from the path at hand have covered is all of that path, each time."""
-        left = [z3.Not(formula) for formula in covered if not z3.is_true(formula)]
         for _, linear, constant in self._covering:
             self.solver.tell(linear, constant)
         self._covering.clear()
-        # One question for all is cheapest; where it is too hard each is asked by itself.
-        if not left or self.solver.check([z3.Or(left)])[0] == "unsat":
-            return True
-        return all(self.solver.check([formula])[0] == "unsat" for formula in left)
+        return left_over(lambda formulas: self.solver.check(formulas)[0], covered) == "unsat"
 
     def find(self, condition: Any) -> tuple[str, Sample | None]:
         """Whether a condition can hold on the path at hand: "sat" with a sample, "unsat", or "unknown"."""

@@ -6,12 +6,15 @@ import os
 import time
 
 import click
+from click.core import ParameterSource
 
 from fuzz.commands.bug_table import run_bugs
 from fuzz.commands.common import CLEAN, FINDINGS, Duration, Problem, json_option, leave, print_json
 from fuzz.findings import kvoracle_version
 from fuzz.selftest import SCENARIOS, SEED, Control, controls, run_controls
 from reference.rules import RULES
+
+COMMAND_LINE = ParameterSource.COMMANDLINE
 
 
 @click.command()
@@ -39,6 +42,7 @@ def selftest(
     --bugs: 0 every public bug was found on the releases that have it, and on no other.
     """
     if bugs:
+        _refuse_with_bugs()
         leave(FINDINGS if run_bugs(seed, fuzz_seconds, as_json) else CLEAN)
     if fuzz_seconds is not None:
         raise Problem("--time says how long to fuzz for each public bug: add --bugs")
@@ -62,6 +66,14 @@ def selftest(
         click.echo(f"\nall {len(results)} controls hold")
     click.echo(f"{seconds:.1f} s", err=True)
     leave(FINDINGS if missed else CLEAN)
+
+
+def _refuse_with_bugs() -> None:
+    """Say so where an option was given that says nothing to --bugs."""
+    context = click.get_current_context()
+    given = [name for name in ("scenarios", "workers", "matrix") if context.get_parameter_source(name) is COMMAND_LINE]
+    if given:
+        raise Problem(f"--bugs runs scenarios of its own, in one process: leave out --{given[0]}")
 
 
 def _line(control: Control) -> str:

@@ -134,7 +134,7 @@ class _Watch:
         self.case = case = self.judge.case
         case.memory = self.memory = _Watched(case.memory)
         self.note = case.verdict.unjudged.get("C1", "")
-        self.names = _names(case)
+        self.names = self.judge.forgetting.held_elsewhere = _names(case)
 
     def column(self, record: trace.Step) -> Column:
         """The blocks as they are now, right after the step was run."""

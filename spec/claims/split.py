@@ -109,7 +109,7 @@ def tail_stop(case: SplitCase) -> Any:
     """The partial tail where it is a stop, else 0."""
     tail = case.tail_of(case.policy, case.setting, case.prompt)
     last = case.last_of(case.policy, case.setting, case.known)
-    return tail if last < tail < case.prompt else 0
+    return split.tail_stop(case.prompt, last, tail)
 
 
 def junction_stop_of(case: SplitCase) -> Any:
@@ -143,9 +143,7 @@ def asks_for_a_block(case: SplitCase) -> Any:
 
 def split_junction_floor(case: SplitCase) -> Any:
     """Where the split means to stop for the junction, whatever the start."""
-    if case.setting.exact_junction and case.junction <= case.prompt:
-        return case.junction
-    return floor_to(case.junction, case.setting.grid)
+    return split.split_junction_floor(case.setting, case.prompt, case.junction)
 
 
 def mask_junction_floor(case: SplitCase) -> Any:

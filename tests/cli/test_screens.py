@@ -297,6 +297,7 @@ def test_schema_describes_what_is_written(kvoracle: Kvoracle, document: str) -> 
         ("shrink", "empty.json", "--engine", "reference", "--time", "soon"),
         ("fuzz", "--workers", "0"),
         ("selftest", "--time", "5m"),
+        ("selftest", "--bugs", "--workers", "1"),
         ("fuz",),
         ("--fast", "fuzz"),
     ],

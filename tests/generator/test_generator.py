@@ -53,7 +53,7 @@ def test_scenarios_without_one_feature_can_run(feature: str) -> None:
         assert check(scenario_at(5, index * SWARM_SCENARIOS, without=(feature,))) == []
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(scenarios())
 def test_scenarios_from_hypothesis_can_run(scenario: Scenario) -> None:
     assert check(scenario) == []
@@ -130,7 +130,7 @@ def test_two_unseen_steps_come_only_when_asked_for() -> None:
 
 
 def test_leaving_a_feature_out_keeps_the_others() -> None:
-    needs_eagle = {"eagle", "eagle-flag", "block-drop"}
+    needs_eagle = {"eagle", "eagle-flag", "block-drop", "together"}
     for seed in range(50):
         whole = draw_swarm(SeededDraw(seed))
         assert draw_swarm(SeededDraw(seed), without=("eagle",)).on == whole.on - needs_eagle
@@ -244,6 +244,7 @@ SEEN: dict[str, tuple[Callable[[Scenario], bool], int]] = {
     "abort-in-flight": (lambda s: any(step.abort_in_flight for step in s.steps), 12),
     "reset": (lambda s: any(step.reset for step in s.steps), 8),
     "checkpoint": (lambda s: any(group.checkpoint for group in groups(s)), 0),
+    "together": (lambda s: s.features.drafts > 0 and {"mamba", "swa"} <= {*kinds(s)} and s.features.retention == 0, 3),
 }
 
 
@@ -260,7 +261,7 @@ def test_each_feature_is_reached_often_enough(feature: str, sample: list[Scenari
 
 
 # These can come about by chance, without their feature: a small share is no fault.
-BY_CHANCE = {"small-pool", "wide-mamba", "fine-swa", "shared-prefix", "spread", "late-sibling", "repeat"}
+BY_CHANCE = {"small-pool", "wide-mamba", "fine-swa", "shared-prefix", "spread", "late-sibling", "repeat", "together"}
 
 
 @pytest.mark.parametrize("feature", [feature for feature in FEATURES if feature not in BY_CHANCE])
@@ -386,7 +387,7 @@ def test_the_seeded_source_keeps_to_the_protocol() -> None:
     assert recorder.asked == {"integer", "choice", "chance"}
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_the_hypothesis_source_keeps_to_the_protocol(data: st.DataObject) -> None:
     recorder = Recorder(HypothesisDraw(data.draw))
@@ -409,7 +410,7 @@ def test_both_sources_reach_the_same_kinds_of_scenario(part: str) -> None:
 
     assert any(seen(scenario_at(1, index)) for index in range(0, 2000, 10))
     # Without shrinking, which takes long and is not what is tested.
-    quick = settings(max_examples=1000, deadline=None, database=None, phases=[Phase.generate])
+    quick = settings(max_examples=1000, database=None, phases=[Phase.generate])
     assert seen(hypothesis.find(scenarios(), seen, settings=quick))
 
 

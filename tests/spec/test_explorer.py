@@ -13,6 +13,7 @@ import pytest
 import z3
 
 from spec.claim import Claim, Control, always
+from spec.coverage import left_over
 from spec.prove import Prover, Report, Result, Subject
 from spec.solver import Limits, Solver
 from spec.space import Fork, Outside, Space
@@ -137,7 +138,58 @@ def test_each_input_takes_exactly_one_path_and_gets_its_result(function: Callabl
 @pytest.mark.parametrize("function", [three_ways, corners, nothing_to_decide])
 def test_the_paths_cover_the_premise(function: Callable[..., Any]) -> None:
     space, _, covered = taken(function, SMALL)
-    assert space.solver.whole([z3.Not(covered)])[0] == "unsat"
+    assert space.solver.left_over(covered) == "unsat"
+
+
+def a_gap(x: Any) -> Any:
+    """What an exploration covered that took one fork fully, and of the other only the side where ``x`` is above 3."""
+    return z3.If(x <= 5, z3.If(x <= 3, z3.BoolVal(False), z3.BoolVal(True)), z3.BoolVal(True))
+
+
+@pytest.mark.parametrize(("bound", "answer"), [(4, "unsat"), (3, "sat")])
+def test_what_is_too_hard_at_once_is_asked_gap_by_gap(bound: int, answer: str) -> None:
+    x = z3.Int("x")
+    asked = []
+
+    def check(formulas: Any) -> str:
+        asked.append(formulas)
+        solver = z3.Solver()
+        solver.add(x >= bound, *formulas)
+        return "unknown" if len(asked) == 1 else str(solver.check())
+
+    assert left_over(check, [z3.BoolVal(True), a_gap(x)]) == answer
+    assert [len(formulas) for formulas in asked] == [1, 2]
+
+
+def test_a_gap_that_cannot_be_decided_stays_open() -> None:
+    assert left_over(lambda formulas: "unknown", [a_gap(z3.Int("x"))]) == "unknown"
+    assert left_over(lambda formulas: "unknown", [z3.BoolVal(True)]) == "unsat"
+
+
+def test_a_question_that_is_too_hard_is_put_to_solvers_without_a_past(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = Space(ALONE)
+    x, y, z = (space.integer(name, 0, 9) for name in "xyz")
+    space.axiom(x <= y)
+    space.axiom(y <= z)
+    monkeypatch.setattr(space.solver._solver, "check", lambda *_: z3.unknown)
+    assert (space.find(z < x), space.solver.undecided) == (("unsat", None), 0)
+    assert space.find(x < z)[0] == "sat"
+    for name in ("SimpleSolver", "SolverFor"):
+        monkeypatch.setattr(f"spec.solver.z3.{name}", lambda *_: NeverDecides())
+    assert (space.find(z < x), space.solver.undecided) == (("unknown", None), 1)
+
+
+class NeverDecides:
+    """A solver for which every question is too hard."""
+
+    def set(self, *_: Any) -> None:
+        """Limits are all the same to it."""
+
+    add = set
+
+    def check(self) -> Any:
+        """It gives up."""
+        return z3.unknown
 
 
 def test_inputs_outside_of_the_premise_give_no_result() -> None:
@@ -148,7 +200,7 @@ def test_inputs_outside_of_the_premise_give_no_result() -> None:
 
     space, found, covered = taken(odd_ones_are_outside, SMALL)
     assert (len(found), space.stats.outside) == (1, 1)
-    assert space.solver.whole([z3.Not(covered)])[0] == "unsat"
+    assert space.solver.left_over(covered) == "unsat"
 
 
 def test_explorations_nest() -> None:

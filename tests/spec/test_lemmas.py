@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from reference.policy import POLICIES
 from spec.claim import Claim, Control
 from spec.domains import Source
-from spec.lemmas import Schema, gap, lemmas, sharp_gap
+from spec.lemmas import Schema, cases, gap, lemmas, sharp_gap
 from spec.prove import Prover, Subject
 from spec.solver import Limits
 from spec.space import Space
@@ -95,6 +95,29 @@ def test_every_instance_for_a_polynomial_is_true(
     assert all(z3.is_true(z3.simplify(lemma)) for lemma in made)
     assume(any(len(monomial) > 1 for monomial, _ in linear))
     assert made
+
+
+def as_z3(linear: Any, constant: int) -> Any:
+    """A polynomial over x, y and z."""
+    unknowns = z3.Ints("x y z")
+    return z3.Sum([z3.IntVal(constant), *(factor * unknowns[monomial[0]] for monomial, factor in linear)])
+
+
+@given(coefficients=st.lists(st.sampled_from([-1648, -16, -1, 1, 3, 16, 32, 816, 84048]), min_size=3, max_size=3))
+def test_a_case_split_leaves_no_number_out(coefficients: list[int]) -> None:
+    """Proved for all values of the unknowns, and not only for small ones."""
+    linear = tuple(((number,), factor) for number, factor in enumerate(coefficients))
+    for split in cases(linear, 7, [84048, 1648, 816, 16], as_z3):
+        solver = z3.Solver()
+        solver.add(z3.Not(split))
+        assert solver.check() == z3.unsat
+
+
+def test_a_comparison_is_split_by_its_whole_multiples_largest_size_first() -> None:
+    linear = (((0,), 1648), ((1,), 32), ((2,), 1))
+    made = [split.arg(1).arg(0) for split in cases(linear, 1650, [1648, 16], as_z3)]
+    assert [str(z3.simplify(count)) for count in made] == ["1 + x", "2*y"]
+    assert not list(cases((((2,), 1),), 5, [1648, 16], as_z3))
 
 
 # --- a false lemma in a proof -----------------------------------------------------------------------
@@ -224,7 +247,7 @@ def sample_of(space: Space, plain: dict[str, int]) -> dict[int, int]:
     return {space.unknowns.inputs[name]: value for name, value in plain.items()}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(expression=EXPRESSIONS, environments=MANY)
 def test_symbolic_arithmetic_agrees_with_pythons(expression: Expression, environments: list[dict[str, int]]) -> None:
     space, unknowns = symbolic()
@@ -233,7 +256,7 @@ def test_symbolic_arithmetic_agrees_with_pythons(expression: Expression, environ
         assert space.value(value, sample_of(space, plain)) == expression.of(plain)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(left=EXPRESSIONS, right=EXPRESSIONS, name=st.sampled_from(sorted(COMPARISONS)), environments=MANY)
 def test_symbolic_comparisons_agree_with_pythons(
     left: Expression, right: Expression, name: str, environments: list[dict[str, int]]
@@ -248,7 +271,7 @@ def test_symbolic_comparisons_agree_with_pythons(
         assert space.value(condition == False, sample) != comparison.of(plain)  # noqa: E712
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(expression=EXPRESSIONS, plain=ENVIRONMENTS)
 def test_what_the_solver_is_told_of_an_expression_allows_its_value(
     expression: Expression, plain: dict[str, int]

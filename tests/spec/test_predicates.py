@@ -165,7 +165,7 @@ ALL = [(claim, domains_of(claim, SPLIT_DOMAINS)) for claim in split.CLAIMS] + [
 each_claim = pytest.mark.parametrize(("claim", "domains"), ALL, ids=[claim.id for claim, _ in ALL])
 
 QUIETLY = settings(
-    max_examples=1000, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck),
+    max_examples=1000, database=None, derandomize=True, suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],
 )  # fmt: skip
 
@@ -175,7 +175,7 @@ QUIETLY = settings(
 
 @each_claim
 def test_no_case_breaks_a_claim_that_is_expected_to_be_proved(claim: Claim, domains: list[Domain]) -> None:
-    @settings(max_examples=4 * settings().max_examples, deadline=None)
+    @settings(max_examples=4 * settings().max_examples)
     @given(cases(domains))
     def holds(drawn: Drawn) -> None:
         regime = REGIMES[drawn.domain.subject](drawn.case)
