@@ -89,6 +89,7 @@ BUGS: tuple[Bug, ...] = (
         ("preempted-in-the-same-step",),
         part="!mamba",
     ),
+    Bug("lookups-counted-per-retry", (43736,), frozenset({"T1"}), ("lookups-counted-per-retry",)),
     Bug(
         "window-diverges-at-the-unit (twin)",
         (),

@@ -43,6 +43,7 @@ DECIDED_BY = {
     "step": "Scheduler.schedule",
     "output": "Scheduler.update_from_output",
     "preempt": "Scheduler.schedule",
+    "statistics": "KVCacheManager.make_prefix_cache_stats",
 }
 
 

@@ -27,6 +27,7 @@ from oracle.check_lookup import check_lookup
 from oracle.check_retention import check_prefill
 from oracle.check_reuse import Reuse
 from oracle.check_split import check_split
+from oracle.check_statistics import StatisticsCheck
 from oracle.check_step import Progress, check_chunk, check_limits
 from oracle.forgetting import Forgetting
 from oracle.ledger import Ledger
@@ -40,16 +41,17 @@ COURSE = ("S2", "S3", "S4", "S5", "S6", "S8")
 RETENTION = ("R1", "R2", "R3", "R4", "R5", "R6")
 
 NEEDED_BY: dict[str, tuple[str, ...]] = {
-    "lookup": ("L1", "L2", "L3", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION),
+    "lookup": ("L1", "L2", "L3", "U1", "U3", "M2", "M3", "M4", "M5", "T1", *RETENTION),
     "split": ("S1", *COURSE, "U1", "M1"),
-    "allocate": ("A1", "A2", "P2", "X2", "M3", "M4", "M5", *RETENTION),
+    "allocate": ("A1", "A2", "P2", "X2", "M3", "M4", "M5", "T1", *RETENTION),
     "cache": ("M3", "M4", "M5", *RETENTION),
     "commit": ("C1", "L1", "L2", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION, "A1", "A2"),
     "evict": ("C1", "C2", "L1", "L2", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION, "A1", "A2"),
     "take": ("A1", "A2", "X2", "M4", "M5"),
     "touch": ("A1", "A2", "X2", "M4", "M5"),
     "free": ("A1", "A2", "X2", "M4", "M5"),
-    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2", "M4", "M5"),
+    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2", "M4", "M5", "T1"),
+    "statistics": ("T1",),
 }
 """Rules that cannot be judged without a decision point."""
 
@@ -70,6 +72,7 @@ class Judge:
         self.content = Content(case)
         self.progress = Progress(case)
         self.reuse = Reuse(case)
+        self.statistics = StatisticsCheck(case)
         self.forgetting = Forgetting(case, self.content, self.progress, self.reuse)
         saves = header.setup.checkpoint_alignment > 0
         self.holdings = None if case.policy is None or saves else Holdings(case, case.policy)
@@ -168,6 +171,7 @@ class Judge:
         junction = check_lookup(self.case, record)
         self.admission.look_up(record)
         self.reuse.look_up(record, state, junction)
+        self.statistics.look_up(record)
 
     def _split(self, record: trace.Split) -> None:
         self.case.request(record.request).granted = record.granted
@@ -180,8 +184,10 @@ class Judge:
         if not record.granted:
             self.case.cover("allocation refused")
             self.progress.refuse(record.request)
-        elif self.case.scenario.features.caching:
-            check_cache_calls(self.case, state, record, told)
+        else:
+            self.statistics.admit(record, state)
+            if self.case.scenario.features.caching:
+                check_cache_calls(self.case, state, record, told)
         self.admission.allocate(record, state)
 
     def _cache(self, record: trace.Cache) -> None:
@@ -270,6 +276,7 @@ class Judge:
             self.holdings.release(self.case.request(record.request))
         self.progress.finish(record.request)
         self.reuse.leave(record.request)
+        self.statistics.leave(record.request)
         self.forgetting.finish(record.request)
 
     def _reset(self, record: trace.Reset) -> None:
@@ -307,6 +314,9 @@ class Judge:
         for request, tokens in record.sampled:
             self.case.request(request).known += tokens
 
+    def _statistics(self, record: trace.Statistics) -> None:
+        self.statistics.report(record)
+
     def _snapshot(self, record: trace.Snapshot) -> None:
         """The folded deltas must equal the whole state; A1, as the trace's own cross-check."""
         self.case.cover("snapshot")
@@ -321,6 +331,7 @@ class Judge:
         self.ledger.check("end")
         self.content.check()
         self.progress.end(record)
+        self.statistics.end()
 
     def _crash(self, record: trace.Crash) -> None:
         self.crashed = True
@@ -352,6 +363,7 @@ _HANDLERS: dict[type, Callable[[Judge, Any], None]] = {
     trace.Reset: Judge._reset,
     trace.Step: Judge._step,
     trace.Output: Judge._output,
+    trace.Statistics: Judge._statistics,
     trace.Snapshot: Judge._snapshot,
     trace.End: Judge._end,
     trace.Crash: Judge._crash,

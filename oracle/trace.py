@@ -270,6 +270,22 @@ class Output(Record, tag="output", frozen=True, array_like=True):
     sampled: tuple[tuple[str, Tokens], ...]
 
 
+class Statistics(Record, tag="statistics", frozen=True, array_like=True):
+    """The engine's own statistics of its prefix cache, as it reports them with a step's output and starts anew.
+
+    What was counted since the last report; there is none where nothing was. ``requests``: lookups counted;
+    ``queries``: tokens asked for in them; ``hits``: those found. ``preempted_…``: the same of requests that had been
+    preempted before, which are not among the others. A trace without such records says nothing of statistics.
+    """
+
+    requests: Number
+    queries: Tokens
+    hits: Tokens
+    preempted_requests: Number
+    preempted_queries: Tokens
+    preempted_hits: Tokens
+
+
 class Snapshot(Record, tag="snapshot", frozen=True, array_like=True):
     """The whole state, now and then; the folded deltas must equal it.
 
@@ -319,6 +335,7 @@ AnyRecord = (
     | Reset
     | Step
     | Output
+    | Statistics
     | Snapshot
     | End
     | Crash

@@ -190,6 +190,11 @@ def reuses_at_least(hit: int, position: int) -> bool:
     return hit >= position
 
 
+def counts_what_happened(counted: Sequence[int], happened: Sequence[int]) -> bool:
+    """T1. Both: admissions, the tokens asked for in them, the tokens reused."""
+    return list(counted) == list(happened)
+
+
 def nothing_longer_is_served(hit: int, longest: int) -> bool:
     """L2. ``longest``: the longest aligned length that all groups can serve. In tokens."""
     return hit >= longest
@@ -317,6 +322,7 @@ RULES: dict[str, Rule] = {
             f"{STARVED_STEPS_LIMIT} steps in which a sequence, blocks and budget are left for it.",
         ),
         Rule("P3", "A legal scenario never makes the engine raise or hang."),
+        Rule("T1", "Statistics count each admission once, and hits as what was really reused.", counts_what_happened),
         Rule("D1", "The same inputs give the same decision."),
         Rule("M1", "The chunk is the one that the reference's split gives.", conformance=True),
         Rule("M2", "The hit and the junction are the ones that the reference's lookup gives.", conformance=True),

@@ -27,6 +27,7 @@ DECIDED_BY = {
     "M5": "KVCacheManager.allocate_slots, Scheduler.schedule",
     "X2": "KVCacheCoordinator.get_num_blocks_to_allocate",
     "P": "Scheduler.schedule",
+    "T1": "KVCacheManager.make_prefix_cache_stats",
 }
 """The engine's function that a rule, or else its family, is about; the others are about a whole run."""
 
@@ -39,6 +40,7 @@ JUDGED_IN = {
     "oracle/check_retention.py": ("R1", "R2", "R3", "R4", "R5", "R6"),
     "oracle/check_reuse.py": ("U1", "U3"),
     "oracle/check_content.py": ("C1", "C2"),
+    "oracle/check_statistics.py": ("T1",),
     "oracle/check_step.py": ("A3", "P1", "P2", "M5"),
     "oracle/check_admission.py": ("M5", "X2"),
     "oracle/check_holdings.py": ("M4",),

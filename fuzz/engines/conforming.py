@@ -64,6 +64,7 @@ class Scheduler:
         self.chunks: list[Chunk] = []
         self.preempted: list[str] = []
         self.ended: list[str] = []
+        self.statistics = [0] * 6
 
     # The run.
 
@@ -183,6 +184,7 @@ class Scheduler:
             victim = self.running.pop(self.rules.victim(len(self.running), served))
             self.emit(trace.Preempt(victim.request.id))
             self.tables.release(victim)
+            victim.preemptions += 1
             self.waiting.appendleft(victim)
             self.preempted.append(victim.request.id)
             if victim is running:
@@ -195,6 +197,7 @@ class Scheduler:
         while budget > 0 and self.waiting and len(self.running) < limits.sequences:
             running = min(self.waiting, key=_urgency) if self.by_priority else self.waiting[0]
             found = self.tables.find(running)
+            self._count_lookup(running, found.hit, admitted=False)
             running.junction = found.junction
             asked = min(running.known - found.hit, threshold, budget)
             granted = self._split(running, found.hit, asked)
@@ -202,12 +205,20 @@ class Scheduler:
                 break
             if not self.tables.admit(running, found, granted, bool(self.running)):
                 break
+            self._count_lookup(running, found.hit, admitted=True)
             self.waiting.remove(running)
             self.running.append(running)
             self._plan(running, granted)
             budget -= granted
         if self.by_priority:
             self.running.sort(key=_urgency)
+
+    def _count_lookup(self, running: Running, hit: int, *, admitted: bool) -> None:
+        """Enter a lookup into the statistics, those of requests that were preempted apart."""
+        if self.shape.scenario.features.caching and self.rules.counts_lookup(admitted):
+            first = 3 if running.preemptions else 0
+            for place, more in enumerate((1, running.known, hit), first):
+                self.statistics[place] += more
 
     def _split(self, running: Running, start: int, asked: int) -> int:
         """The tokens that a chunk gets of those asked for."""
@@ -285,6 +296,9 @@ class Scheduler:
         for chunk in chunks:
             if chunk.samples:
                 self._sampled(chunk, got[chunk.running.request.id])
+        if any(self.statistics):
+            self.emit(trace.Statistics(*self.statistics))
+            self.statistics = [0] * 6
 
     def _sampled(self, chunk: Chunk, tokens: int) -> None:
         """One request got ``tokens`` more; those that the step computed without need are taken back."""

@@ -24,7 +24,8 @@ and notes what came of it. There is no branch on a version, only "does this meth
 they cause. ``commit``, ``evict``, ``take``, ``touch``, ``free``: as the pool does it (the evictions of a take
 come first). ``pin`` and ``table`` of an allocation: when its blocks are in place, before its ``cache``
 records. ``allocate``: after all its effects. ``table`` of a freed request: after its ``free``. ``output``
-stands before what the output caused, though its counts are only known afterwards.
+stands before what the output caused, though its counts are only known afterwards. ``statistics``: after the call,
+if anything was counted.
 """
 
 from __future__ import annotations
@@ -598,7 +599,7 @@ def build_scheduler(engine: SimpleNamespace, scenario: dict[str, Any]) -> tuple[
         structured_output_manager=engine.structured_output,
         block_size=block_size,
         hash_block_size=hash_block,
-        log_stats=False,
+        log_stats=True,
     )
     if not caching:
         return scheduler, None, config
@@ -704,6 +705,7 @@ class Observer:
         self.wrap(self.manager, "allocate_slots", "allocate", self.on_allocate)
         self.wrap(self.manager.coordinator, "get_num_blocks_to_allocate", "", self.on_promise)
         self.wrap(self.manager, "free", "", self.on_release)
+        self.wrap(self.manager, "make_prefix_cache_stats", "statistics", self.on_statistics)
         for group, manager in enumerate(self.managers):
             self.wrap(manager, "cache_blocks", "cache", lambda call, group=group: self.on_cache(call, group))
 
@@ -809,6 +811,20 @@ class Observer:
             return result
 
         return free
+
+    def on_statistics(self, call: Any) -> Any:
+        emit = self.emit
+
+        def make_statistics(*args: Any, **fields: Any) -> Any:
+            told = call(*args, **fields)
+            if told is not None and (told.requests or told.preempted_requests):
+                emit(
+                    ("statistics", told.requests, told.queries, told.hits,
+                     told.preempted_requests, told.preempted_queries, told.preempted_hits)
+                )  # fmt: skip
+            return told
+
+        return make_statistics
 
     def on_cache(self, call: Any, group: int) -> Any:
         emit = self.emit

@@ -322,6 +322,15 @@ class _LastButOneGoes(Rules):
         return max(running - 2, served)
 
 
+# Statistics.
+
+
+@_plant("counted-per-retry", "T1", "a lookup is counted when it is made, and again when its request tries again")
+class _CountedPerRetry(Rules):
+    def counts_lookup(self, admitted: bool) -> bool:
+        return not admitted
+
+
 # Progress and determinism.
 
 

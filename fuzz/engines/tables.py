@@ -30,8 +30,8 @@ class Running:
 
     ``ids``: prefix ids of the prompt and of all output to come. ``known``: tokens so far, ``computed``:
     those with keys, values and state. ``drafts``: proposed and not verified yet. ``verified``: verifying
-    steps so far. Per group: ``tables``; ``held``, what it holds; ``changed``, the first table entry that the
-    trace does not know yet; ``delivered``, how many entries the worker has.
+    steps so far; ``preemptions``: times that it was preempted. Per group: ``tables``; ``held``, what it holds;
+    ``changed``, the first table entry that the trace does not know yet; ``delivered``, how many entries the worker has.
     """
 
     request: Request
@@ -44,6 +44,7 @@ class Running:
     junction: int = 0
     drafts: int = 0
     verified: int = 0
+    preemptions: int = 0
     tables: list[list[int]] = field(default_factory=list)
     held: list[Holding] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
@@ -99,6 +100,10 @@ class Rules(PoolRules):
     def admits(self, hit: int, others_run: bool) -> bool:
         """Whether a request that waits may be admitted at all."""
         return True
+
+    def counts_lookup(self, admitted: bool) -> bool:
+        """Whether a lookup enters the statistics: when it is made, or when its request is ``admitted``."""
+        return admitted
 
     def victim(self, running: int, served: int) -> int:
         """The place of the request that is preempted, of so many ``running``, of which ``served`` have had a chunk."""

@@ -22,7 +22,7 @@ ODD_VALUES = (-1, 0, 1, 7, 10**6, 10**12, "", "a:x", "nobody", None, [], [[1]], 
 RECORD_KINDS = {
     "lookup": trace.Lookup, "split": trace.Split, "allocate": trace.Allocate, "cache": trace.Cache,
     "commit": trace.Commit, "evict": trace.Evict, "take": trace.Take, "touch": trace.Touch, "free": trace.Free,
-    "preempt": trace.Preempt,
+    "preempt": trace.Preempt, "statistics": trace.Statistics,
 }  # fmt: skip
 
 
