@@ -12,6 +12,7 @@ from fuzz.engines.protocol import Engine
 from fuzz.findings import BadFinding, FindingFile, decode_finding
 from fuzz.tally import by_signature
 from fuzz.trial import Trial, try_scenario
+from fuzz.twins import TWIN_RULES
 from oracle.scenario import Scenario
 from oracle.validate import BadScenario, check, decode_scenario
 from oracle.verdict import Finding
@@ -75,7 +76,8 @@ def replay(engine: Engine, item: Item) -> Replayed:
     if reasons:
         return Replayed(item.path, COULD_NOT_RUN, "; ".join(reasons))
     expected = item.document.finding if item.document else None
-    trial = try_scenario(engine, item.scenario, repeat=expected is None or expected.rule == "D1")
+    wanted = frozenset(RULES) if expected is None else frozenset({expected.rule})
+    trial = try_scenario(engine, item.scenario, repeat="D1" in wanted, twins=wanted & TWIN_RULES)
     word, why, finding = _judge(trial, expected)
     if word == FIXED and item.document and (other := _by_another_policy(engine, item.document)):
         word, why = NOT_REACHED, other
@@ -144,7 +146,7 @@ def _is_about(record: list[Any], expected: Finding) -> bool:
 
     Block ids are the engine's free choice, so a finding about a block is looked for in its group.
     """
-    if expected.rule == "D1":
+    if expected.rule == "D1" or expected.rule in TWIN_RULES:
         return True
     kind = record[0]
     if kind != expected.decision:

@@ -277,6 +277,7 @@ def _checked(state: State) -> list[str]:
             "Repeated",
             f"{count(tally.repeated, 'scenario')} run twice; digest of all traces {tally.digest:016x}",
         ),
+        _fact("Twins", _counts(tally.twins) or "no pair of scenarios was compared"),
         _fact("Allowed", _counts(tally.allowed) or "no allowed difference was seen"),
     ]
     if tally.skipped:

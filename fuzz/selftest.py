@@ -13,9 +13,10 @@ import msgspec
 
 from fuzz.engines.open import open_prepared, prepare_engine
 from fuzz.engines.planted import FAULTS
+from fuzz.metamorphic import RELATIONS
 from fuzz.sources import Scenarios, scenario_source
 from fuzz.supported import unsupported, withheld
-from fuzz.trial import try_scenario
+from fuzz.trial import try_scenario, try_twins
 from oracle.verdict import Finding
 
 SEED = 1
@@ -64,6 +65,14 @@ def run_controls(
         yield from (job.result() for job in jobs)
 
 
+def _twin_rule(rule: str, index: int) -> str:
+    """The metamorphic rule to judge a scenario by: the fault's own, on the conforming engine each in turn."""
+    if rule:
+        return rule if rule in RELATIONS else ""
+    turn, rest = divmod(index, _REPEAT_EVERY)
+    return list(RELATIONS)[turn % len(RELATIONS)] if rest == 0 else ""
+
+
 def run_control(name: str, seed: int, scenarios: int) -> Control:
     """Run scenarios until the engine's fault is found; all of them when it is never found."""
     rule = "" if name == CONFORMING else FAULTS[name].rule
@@ -81,6 +90,8 @@ def run_control(name: str, seed: int, scenarios: int) -> Control:
             trial = try_scenario(engine, scenario, repeat=repeat)
             could_not_run = could_not_run or trial.could_not_run
             found = trial.verdict.findings
+            if (twin_rule := _twin_rule(rule, index)) and (twins := try_twins(engine, scenario, twin_rule)):
+                found = found + twins.verdict.findings
             wanted = next((finding for finding in found if not rule or finding.rule == rule), None)
             if wanted is not None:
                 also = sorted({finding.rule for finding in found} - {wanted.rule})

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from fuzz.trial import Trial
-from oracle.verdict import Finding
+from oracle.verdict import Finding, Verdict
 
 Signature = tuple[str, str, str]
 """Rule, first differing decision, geometry class."""
@@ -26,13 +26,13 @@ N = TypeVar("N", int, float)
 class Tally(msgspec.Struct):
     """Counts over scenarios.
 
-    ``skipped`` are scenarios that the build is known to refuse; they were not given to it.
-    ``scenarios`` were given to the engine, ``could_not_run`` (by reason) are those among them that gave
-    nothing to judge, ``ours`` those in which the driver or the judge failed. ``features``: scenarios, given
-    or skipped, whose swarm had each feature. ``steps`` and ``records`` were judged; ``repeated`` scenarios
-    were run twice. ``judged`` and ``allowed`` are as in a verdict, ``coverage`` counts scenarios.
-    ``seconds``: CPU by phase. ``signatures``: scenarios that showed each finding. ``digest`` stands for all
-    traces, in any order. ``runner``: the model-runner flavour that the traces name.
+    ``skipped`` are scenarios that the build is known to refuse; they were not given to it. ``scenarios`` were given
+    to the engine, ``could_not_run`` (by reason) are those among them that gave nothing to judge, ``ours`` those in
+    which the driver or the judge failed. ``features``: scenarios, given or skipped, whose swarm had each feature.
+    ``steps`` and ``records`` were judged; ``repeated`` scenarios were run twice; ``twins``: pairs of scenarios that
+    were compared, by metamorphic rule. ``judged`` and ``allowed`` are as in a verdict, ``coverage`` counts
+    scenarios. ``seconds``: CPU by phase. ``signatures``: scenarios that showed each finding. ``digest`` stands for
+    all traces, in any order. ``runner``: the model-runner flavour that the traces name.
     """
 
     scenarios: int = 0
@@ -43,6 +43,7 @@ class Tally(msgspec.Struct):
     steps: int = 0
     records: int = 0
     repeated: int = 0
+    twins: dict[str, int] = msgspec.field(default_factory=dict)
     judged: dict[str, int] = msgspec.field(default_factory=dict)
     unjudged: dict[str, str] = msgspec.field(default_factory=dict)
     allowed: dict[str, int] = msgspec.field(default_factory=dict)
@@ -91,6 +92,15 @@ class Tally(msgspec.Struct):
         _add(self.signatures, dict.fromkeys(by_signature(verdict.findings), 1))
         self.digest = (self.digest + _digest(index, trial.lines)) % (1 << _DIGEST_BITS)
 
+    def add_twins(self, rule: str, verdict: Verdict, seconds: float) -> None:
+        """Count a pair of a metamorphic rule, if there was anything to compare, and what its runs took."""
+        if verdict.judged:
+            _add(self.twins, {rule: 1})
+        _add(self.seconds, {"twins": seconds})
+        _add(self.judged, verdict.judged)
+        _add(self.allowed, verdict.allowed)
+        _add(self.signatures, dict.fromkeys(by_signature(verdict.findings), 1))
+
     def draw(self, features: Iterable[str]) -> None:
         """Count the features that the swarm of a scenario has."""
         _add(self.features, dict.fromkeys(features, 1))
@@ -112,6 +122,7 @@ class Tally(msgspec.Struct):
         _add(self.could_not_run, other.could_not_run)
         _add(self.ours, other.ours)
         _add(self.features, other.features)
+        _add(self.twins, other.twins)
         _add(self.judged, other.judged)
         _add(self.allowed, other.allowed)
         _add(self.coverage, other.coverage)

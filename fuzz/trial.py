@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from fuzz.engines.protocol import Engine, Run
 from fuzz.limits import allow_limits
+from fuzz.twins import fits, judge_twins, run_twins
 from oracle.geometry import geometry_class
 from oracle.judge import judge_lines
 from oracle.scenario import Scenario
@@ -91,9 +93,32 @@ def judge_run(ran: Ran, release: str | None, rules: Rules = None) -> Trial:
     return Trial(lines, verdict, "", seconds, ran.again is not None)
 
 
-def try_scenario(engine: Engine, scenario: Scenario, rules: Rules = None, *, repeat: bool = False) -> Trial:
-    """Run the scenario and judge its trace by ``rules``; with ``repeat`` by D1, too."""
-    return judge_run(run_scenario(engine, scenario, rules, repeat=repeat), engine.release, rules)
+def try_scenario(
+    engine: Engine,
+    scenario: Scenario,
+    rules: Rules = None,
+    *,
+    repeat: bool = False,
+    twins: Iterable[str] = (),
+) -> Trial:
+    """Run the scenario and judge its trace by ``rules``; with ``repeat`` by D1, too.
+
+    ``twins``: metamorphic rules to judge it by as well, where they apply to the scenario as it is.
+    """
+    ran = run_scenario(engine, scenario, rules, repeat=repeat)
+    trial = judge_run(ran, engine.release, rules)
+    for rule in sorted(twins):
+        if not trial.could_not_run and fits(rule, scenario, ran.run):
+            pair = run_twins(engine, rule, scenario, ran.run)
+            if pair is not None:
+                trial.verdict.add(judge_twins(pair))
+    return trial
+
+
+def try_twins(engine: Engine, scenario: Scenario, rule: str) -> Trial | None:
+    """Run a scenario, arranged for a metamorphic rule, and judge it by this rule alone; None where that cannot be."""
+    pair = run_twins(engine, rule, scenario, engine.run(scenario))
+    return None if pair is None else Trial(pair.run.lines, judge_twins(pair))
 
 
 def is_reference(lines: list[bytes]) -> bool:

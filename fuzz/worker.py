@@ -20,12 +20,14 @@ import msgspec
 from fuzz.engines.names import EngineError
 from fuzz.engines.open import Prepared, open_prepared
 from fuzz.engines.protocol import Engine
+from fuzz.metamorphic import RELATIONS
 from fuzz.shrink import shrink
 from fuzz.sources import Scenarios, features_at, scenario_source
 from fuzz.story import Row, story
 from fuzz.supported import unsupported
 from fuzz.tally import Signature, Tally, by_signature
-from fuzz.trial import Ran, Rules, Trial, judge_run, run_scenario
+from fuzz.trial import Ran, Rules, Trial, judge_run, run_scenario, try_scenario
+from fuzz.twins import TWIN_RULES, Twins, judge_twins, run_twins
 from oracle.scenario import Scenario
 from oracle.verdict import Finding
 
@@ -60,7 +62,8 @@ def settle() -> None:
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to know. ``scenarios``: number of the campaign's scenarios (None: until stopped).
 
-    Every ``repeat_every``-th scenario is run twice, and its traces compared.
+    Every ``repeat_every``-th scenario is run twice, and its traces compared; beside every ``twins_every``-th one
+    the two of a metamorphic rule are run, of each rule in turn.
     """
 
     prepared: Prepared
@@ -71,6 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     scenarios: int | None
     repeat_every: int
+    twins_every: int
 
 
 class Fuzz(msgspec.Struct, frozen=True):
@@ -231,7 +235,7 @@ class _Worker:
 
     def _run(self, indices: range) -> None:
         """Run some scenarios, then judge them: a core's caches serve one of the two at a time."""
-        batch: list[tuple[int, Ran]] = []
+        batch: list[tuple[int, Ran, Twins | None]] = []
         try:
             for index in indices:
                 started = time.process_time()
@@ -244,11 +248,22 @@ class _Worker:
                 repeat = index % self._plan.repeat_every == 0
                 ran = run_scenario(self._engine, scenario, self._plan.rules, repeat=repeat)
                 ran.seconds["generation"] = generated
-                batch.append((index, ran))
+                rule = self._twin_rule(index)
+                pair = run_twins(self._engine, rule, scenario, ran.run) if rule else None
+                batch.append((index, ran, pair))
         finally:
             # Also when the engine cannot be started again: what ran until then may hold a finding.
-            for index, ran in batch:
+            for index, ran, pair in batch:
                 self._take(index, ran)
+                if pair is not None:
+                    self._take_twins(index, pair)
+
+    def _twin_rule(self, index: int) -> str:
+        """The metamorphic rule whose turn it is beside scenario ``index``, empty for none."""
+        every, rules = self._plan.twins_every, self._plan.rules
+        wanted = [rule for rule in RELATIONS if rules is None or rule in rules]
+        turn, rest = divmod(index, every)
+        return wanted[turn % len(wanted)] if wanted and rest == every // 2 else ""
 
     def _take(self, index: int, ran: Ran) -> None:
         """Judge one scenario of a campaign, and tell the parent of each signature once."""
@@ -257,11 +272,20 @@ class _Worker:
         if trial.ours and trial.could_not_run not in self._faults:
             self._faults.add(trial.could_not_run)
             self._parent.send(OurFault(index, ran.scenario, trial.could_not_run))
+        self._tell_findings(index, ran.scenario, trial)
+
+    def _take_twins(self, index: int, pair: Twins) -> None:
+        """Judge the two runs of a metamorphic rule, which were made of scenario ``index``."""
+        trial = Trial(pair.run.lines, judge_twins(pair))
+        self._tally.add_twins(pair.rule, trial.verdict, pair.seconds)
+        self._tell_findings(index, pair.scenario, trial)
+
+    def _tell_findings(self, index: int, scenario: Scenario, trial: Trial) -> None:
         for signature, finding in by_signature(trial.verdict.findings).items():
             if signature not in self._signatures:
                 self._signatures.add(signature)
                 rows = story(trial.lines, finding, trial.verdict.judged)
-                self._parent.send(Seen(index, finding, ran.scenario, trial.runner, rows))
+                self._parent.send(Seen(index, finding, scenario, trial.runner, rows))
 
     def _report(self, *, idle: bool) -> None:
         self._parent.send(Progress(self._tally, idle))
@@ -270,13 +294,20 @@ class _Worker:
 
     def _judge(self, ran: Ran) -> Trial:
         trial = judge_run(ran, self._engine.release, self._plan.rules)
+        self._renew_if_unsteady(trial)
+        return trial
+
+    def _renew_if_unsteady(self, trial: Trial) -> None:
         if any(finding.rule == "D1" for finding in trial.verdict.findings):
             # An engine that does not repeat itself carries something over; the next trial gets a fresh one.
             self._engine.close()
-        return trial
 
     def _try_for(self, signature: Signature, scenario: Scenario) -> tuple[Trial, Finding | None]:
-        trial = self._judge(run_scenario(self._engine, scenario, self._plan.rules, repeat=signature[0] == "D1"))
+        rule = signature[0]
+        trial = try_scenario(
+            self._engine, scenario, self._plan.rules, repeat=rule == "D1", twins=TWIN_RULES.intersection({rule})
+        )
+        self._renew_if_unsteady(trial)
         return trial, by_signature(trial.verdict.findings).get(signature)
 
     def _recheck(self, order: Recheck) -> None:

@@ -109,13 +109,17 @@ def compare(baseline: Outcome, candidate: Outcome, tolerance: float = 0.0) -> Co
 
 def first_difference(baseline: Outcome, candidate: Outcome) -> Difference | None:
     """The first decision in which two traces differ, block ids and order among equals aside."""
+    return difference_between(decisions(records_of(baseline.lines)), decisions(records_of(candidate.lines)))[1]
+
+
+def difference_between(ours: Iterable[Decision], theirs: Iterable[Decision]) -> tuple[int, Difference | None]:
+    """How many decisions were compared, and the first one in which two builds, or runs, differ."""
     before: list[Decision] = []
-    pairs = zip_longest(decisions(records_of(baseline.lines)), decisions(records_of(candidate.lines)))
-    for ours, theirs in pairs:
-        if ours is None or theirs is None or not ours.same(theirs):
-            return Difference(ours, theirs, tuple(before[-CONTEXT:]))
-        before.append(ours)
-    return None
+    for mine, other in zip_longest(ours, theirs):
+        if mine is None or other is None or not mine.same(other):
+            return len(before) + 1, Difference(mine, other, tuple(before[-CONTEXT:]))
+        before.append(mine)
+    return len(before), None
 
 
 def overall(words: Iterable[Word], broken: bool) -> Word:

@@ -66,6 +66,8 @@ class _Reader:
                 facts = _FACTS[type(record)](record)
                 if isinstance(record, trace.Step):
                     self.step = record.index
+                elif isinstance(record, trace.Reset) and record.done:
+                    self.held.clear()
                 yield Decision(_kind(record), request, facts, self.step, number)
         yield from self._row()
 
@@ -97,7 +99,7 @@ def _step_facts(step: trace.Step) -> tuple[tuple[str, Any], ...]:
     return (
         ("scheduled", scheduled),
         ("copies", len(step.copies)),
-        ("preempted", step.preempted),
+        ("preempted", tuple(sorted(step.preempted))),
         ("finished", tuple(sorted(step.finished))),
         ("waiting", step.waiting),
         ("running", step.running),
@@ -114,7 +116,7 @@ _FACTS: dict[type, Any] = {
     trace.Reset: _named("done"),
     trace.Step: _step_facts,
     trace.Output: _named("sampled"),
-    trace.End: _named("unfinished"),
+    trace.End: lambda record: (("unfinished", tuple(sorted(record.unfinished))),),
     trace.Crash: _named("kind", "where", "message"),
 }
 

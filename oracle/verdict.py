@@ -49,6 +49,13 @@ class Verdict(msgspec.Struct):
     records: int = 0
     steps: int = 0
 
+    def add(self, other: Verdict) -> None:
+        """Take in what a comparison with another trace gave beside the judgement of this one."""
+        self.findings += other.findings
+        for mine, theirs in ((self.judged, other.judged), (self.allowed, other.allowed)):
+            for name, times in theirs.items():
+                mine[name] = mine.get(name, 0) + times
+
     @property
     def word(self) -> str:
         """``violates``, ``not judged``, ``allowed difference`` or ``conforms``, the strongest that holds."""

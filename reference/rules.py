@@ -186,7 +186,7 @@ def junction_beyond_hit(hit: int, junction: int, known: int) -> bool:
 
 
 def reuses_at_least(hit: int, position: int) -> bool:
-    """U1 and U3, at a lookup: what was promised at ``position`` is reused. In tokens."""
+    """U1 and U3, at a lookup: what was promised at ``position`` is reused. U2: what fewer blocks gave. In tokens."""
     return hit >= position
 
 
@@ -295,6 +295,12 @@ RULES: dict[str, Rule] = {
             reuses_at_least,
         ),
         Rule(
+            "U2",
+            "For requests run strictly one after another with the same chunk ends, more blocks never give fewer hit "
+            "tokens.",
+            reuses_at_least,
+        ),
+        Rule(
             "U3",
             "A resend of a prompt gets at least the largest position that the drop rule allows, "
             "while it is present; and one shared token less never makes the hit of a sliding window collapse.",
@@ -324,6 +330,23 @@ RULES: dict[str, Rule] = {
         Rule("P3", "A legal scenario never makes the engine raise or hang."),
         Rule("T1", "Statistics count each admission once, and hits as what was really reused.", counts_what_happened),
         Rule("D1", "The same inputs give the same decision."),
+        Rule(
+            "V1",
+            "Other names of requests and prompt segments change no decision (where each abort is of one request).",
+        ),
+        Rule(
+            "V2",
+            "Without prefix caching each request that is not aborted ends alike, with as many output tokens.",
+        ),
+        Rule(
+            "V3",
+            "If every size is multiplied (blocks, the reach of windows, limits, the retention interval, prompts), "
+            "every decision is, for requests without drafts that end with their first output token.",
+        ),
+        Rule(
+            "V4",
+            "A request that comes when all others have ended, and the cache was reset, is served as by a new engine.",
+        ),
         Rule("M1", "The chunk is the one that the reference's split gives.", conformance=True),
         Rule("M2", "The hit and the junction are the ones that the reference's lookup gives.", conformance=True),
         Rule(

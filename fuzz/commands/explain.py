@@ -48,8 +48,9 @@ JUDGED_IN = {
     "oracle/free_list.py": ("M4",),
     "oracle/judge.py": ("P3",),
     "fuzz/trial.py": ("D1",),
+    "fuzz/metamorphic.py": ("U2", "V1", "V2", "V3", "V4"),
 }
-"""Where each rule is judged: on traces, but for D1, which compares two runs."""
+"""Where each rule is judged: on traces, but for the last ones, which compare two runs."""
 
 
 @click.command()

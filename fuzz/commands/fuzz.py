@@ -180,6 +180,7 @@ def summary_document(state: State) -> dict[str, Any]:
         "steps": tally.steps,
         "records": tally.records,
         "repeated": tally.repeated,
+        "twins": tally.twins,
         "digest": f"{tally.digest:016x}",
         "judged": tally.judged,
         "unjudged": tally.unjudged,

@@ -331,6 +331,45 @@ class _CountedPerRetry(Rules):
         return not admitted
 
 
+# Two runs side by side.
+
+
+@_plant("newest-goes-first-among-many", "U2", "of more than a dozen free blocks the one freed last is handed out")
+class _NewestGoesFirstAmongMany(Rules):
+    def next_free(self, free: OrderedDict[int, None]) -> int:
+        return next(reversed(free)) if len(free) > 12 else super().next_free(free)
+
+
+@_plant("hit-by-name", "V1", "nothing is reused if the first request's name is early in the alphabet")
+class _HitByName(Rules):
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
+        if shape.scenario.requests()[0].id < "o":
+            return 0, 0
+        return super().hit_and_junction(shape, items, known, hashed)
+
+
+@_plant("hit-waits-for-company", "V2", "a request that hits the cache is admitted only while another runs")
+class _HitWaitsForCompany(Rules):
+    def admits(self, hit: int, others_run: bool) -> bool:
+        return hit == 0 or others_run
+
+
+@_plant("budget-of-its-own", "V3", "no step holds more than 20 tokens, whatever its budget")
+class _BudgetOfItsOwn(Rules):
+    def budget(self, budget: int) -> int:
+        return min(budget, 20)
+
+
+@_plant("tires", "V4", "from the twentieth step on a step holds a token less")
+class _Tires(Rules):
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def budget(self, budget: int) -> int:
+        self.steps += 1
+        return budget - (self.steps >= 20 and budget > 1)
+
+
 # Progress and determinism.
 
 

@@ -13,6 +13,7 @@ from fuzz.trial import try_scenario
 from oracle import trace
 from oracle.compare import Comparison, Outcome, compare, outcome_of, overall, records_of
 from oracle.costs import COSTS, Costs, better_in, costs_of, worse_in
+from oracle.decisions import decisions
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
 from oracle.verdict import Finding
 from tests.oracle.siblings import SIBLINGS
@@ -168,3 +169,9 @@ def test_a_cost_is_worse_only_beyond_the_tolerance() -> None:
 def test_costs_of_scenarios_add_up() -> None:
     one = costs_of(SIBLINGS, records_of(outcome(SIBLINGS).lines))
     assert [getattr(one + one, name) for name in COSTS] == [2 * getattr(one, name) for name in COSTS]
+
+
+def test_what_a_block_held_before_a_reset_is_forgotten() -> None:
+    records = [trace.Commit("r", 0, 1, 4, 9), trace.Reset(True), trace.Commit("r", 0, 1, 8, 10), trace.Evict(1)]
+    *_, evicted = decisions(records)
+    assert evicted.facts == (("blocks", (((0, 8),),)),)
