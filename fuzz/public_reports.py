@@ -27,6 +27,7 @@ REPORTS: tuple[Report, ...] = (
     Report(("P1",), (57104,), "Loads reserve the prompt only, and then wait for each other's draft slots."),
     Report(("A1",), (46283,), "Blocks of a remote load that was aborted are not given back."),
     Report(("L1", "C2"), (46453,), "With a connector the local hit was the longest group hit, not the agreed one."),
+    Report(("T1",), (43736,), "A lookup is counted again each time that its request could not be admitted."),
     Report(("P3",), (46892,), "A hit from outside takes one Mamba block more than was counted."),
     Report(("P3",), (50687,), "Recovery from a failed load assumed one group."),
 )

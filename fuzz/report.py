@@ -277,7 +277,7 @@ def _checked(state: State) -> list[str]:
             "Repeated",
             f"{count(tally.repeated, 'scenario')} run twice; digest of all traces {tally.digest:016x}",
         ),
-        _fact("Twins", _counts(tally.twins) or "no pair of scenarios was compared"),
+        _fact("Twins", _twins(tally)),
         _fact("Allowed", _counts(tally.allowed) or "no allowed difference was seen"),
     ]
     if tally.skipped:
@@ -290,6 +290,11 @@ def _checked(state: State) -> list[str]:
         lines += _reasons(tally.ours)
         lines += [line for path in state.faults for line in _wrapped(f"stored as {path}", " " * 12)]
     return lines
+
+
+def _twins(tally: Tally) -> str:
+    pairs = f"{count(sum(tally.twins.values()), 'pair')} of scenarios compared"
+    return f"{pairs}: {_counts(tally.twins)}" if tally.twins else pairs
 
 
 def _scenarios(tally: Tally) -> str:
