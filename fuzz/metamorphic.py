@@ -23,10 +23,10 @@ from reference.rules import reuses_at_least
 FACTOR = 3
 """V3: by how much every size is multiplied. Not 2: what is rounded by halves would pass."""
 
-FEWER_AFTER_OTHER_ENDS = "more blocks, fewer hit tokens after other chunk ends"
+FEWER_AFTER_ANOTHER_COURSE = "more blocks, fewer hit tokens after another course"
 
-_NO_DRAFTS = Request("", ()).accept
 # The very object: msgspec leaves a default out of a document by identity.
+_NO_DRAFTS = Request("", ()).accept
 
 
 class Sides(msgspec.Struct, frozen=True):
@@ -70,10 +70,6 @@ class Relation(msgspec.Struct, frozen=True):
     arrange: Callable[[Scenario, Sequence[bytes]], Scenario | None]
     twin: Callable[[Scenario], Scenario]
     compare: Callable[[Sides], Compared]
-
-
-def _as_it_is(scenario: Scenario, lines: Sequence[bytes]) -> Scenario:
-    return scenario
 
 
 def _with_requests(scenario: Scenario, change: Callable[[Request], Request]) -> Scenario:
@@ -161,7 +157,7 @@ def _no_fewer_hits(sides: Sides) -> Compared:
         if other.hit > mine.hit:
             break
     fewer = sum(event.hit or 0 for event in theirs) < sum(event.hit or 0 for event in ours)
-    return Compared(compared, allowed=FEWER_AFTER_OTHER_ENDS if fewer else "")
+    return Compared(compared, allowed=FEWER_AFTER_ANOTHER_COURSE if fewer else "")
 
 
 def _fewer(sides: Sides, mine: _Event, other: _Event) -> Difference:

@@ -14,7 +14,7 @@ from fuzz.engines.planted import FAULTS
 from fuzz.engines.protocol import Run
 from fuzz.findings import decode_finding
 from fuzz.generator import scenario_at
-from fuzz.metamorphic import FACTOR, FEWER_AFTER_OTHER_ENDS, RELATIONS, Sides
+from fuzz.metamorphic import FACTOR, FEWER_AFTER_ANOTHER_COURSE, RELATIONS, Sides
 from fuzz.trial import try_scenario, try_twins
 from fuzz.twins import TWIN_RULES, fits, run_twins
 from oracle import trace
@@ -141,7 +141,7 @@ def test_fewer_hits_are_a_finding_only_while_the_course_is_the_same() -> None:
     # Smaller chunks from the beginning: what is reused later says nothing.
     slower = replace(one_by_one, limits=Limits(8, 1))
     outcome = compare(sides(dense, slower))
-    assert (outcome.number, outcome.difference, outcome.allowed) == (1, None, FEWER_AFTER_OTHER_ENDS)
+    assert (outcome.number, outcome.difference, outcome.allowed) == (1, None, FEWER_AFTER_ANOTHER_COURSE)
 
 
 def test_a_reset_that_is_refused_when_all_is_quiet_is_told_of() -> None:
