@@ -90,3 +90,12 @@ def test_without_caching_nothing_is_asked_for() -> None:
     counted = msgspec.json.encode([trace.Statistics(1, 5, 0, 0, 0, 0)])
     first, *lines = open_reference().run(plain).lines
     assert [finding.rule for finding in judge_lines([first, counted, *lines], "0.33.0", ONLY).findings] == ["T1"]
+
+
+def test_a_request_that_leaves_while_it_waits_is_forgotten() -> None:
+    first, *lines = open_reference().run(replace(RETRIES, steps=(*RETRIES.steps, Step(2, abort=("second",))))).lines
+    judge = Judge(trace.header_decoder.decode(first), "0.33.0", ONLY)
+    for line in lines:
+        judge.feed_all(decode(line))
+    assert judge.statistics.asked == {}
+    assert judge.close().findings == []
