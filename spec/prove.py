@@ -156,7 +156,7 @@ class Prover:
                 self._raised(claim, case)
             return
         self._replay(case)
-        if not self.space.covers([self._explore(claim, case) for claim in self.claims]):
+        if not all(self.space.covers(self._explore(claim, case)) for claim in self.claims):
             raise ExplorationError("the paths through a predicate are not shown to cover the path that led to it")
 
     def _replay(self, case: Case) -> None:

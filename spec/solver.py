@@ -14,7 +14,7 @@ from typing import Any
 
 import z3
 
-from spec.coverage import left_over
+from spec.coverage import covered_if, left_over
 from spec.lemmas import LemmaMaker, Size, cases
 from spec.symbolic import Linear, Monomial, SymBool
 
@@ -187,7 +187,12 @@ class Solver:
 
     def left_over(self, covered: Any) -> str:
         """Whether an input can be outside of what was covered: "sat", "unsat" or "unknown"."""
-        return left_over(self._of_its_own, [covered])
+        return left_over(self._of_its_own, covered_if(False, covered))
+
+    def follows_from_axioms(self, condition: SymBool) -> bool:
+        """Whether a condition holds of all inputs within the bounds of the domain."""
+        self.lemmas_about(condition.linear, condition.constant)
+        return self._of_its_own([z3.Not(self.of(condition))]) == "unsat"
 
     def _of_its_own(self, formulas: Sequence[Any]) -> str:
         """``check`` without a path, by a solver of its own that knows every unknown."""

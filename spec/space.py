@@ -7,13 +7,13 @@ only about sides that no sample took.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import z3
 
-from spec.coverage import left_over
+from spec.coverage import EXCLUDED, covered_if, left_over
 from spec.lemmas import LemmaMaker, gap, lemmas, without
 from spec.solver import Key, Limits, Meaning, Solver
 from spec.symbolic import Linear, SymbolicError, SymBool, SymInt, is_zero, simplified
@@ -78,11 +78,10 @@ class Space:
         self._position = 0
         self._base = 0
         self._lasting: list[tuple[Key, bool]] = []
-        # In the order of the forks: what the solver was told first decides which model it finds.
-        self._covering: dict[Key, None] = {}
         self._ranges: dict[Linear, tuple[int | None, int | None]] = {}
         self._unequal: set[Key] = set()
         self._axioms: list[SymBool] = []
+        self._positive: dict[Key, bool] = {}
         self._computed: dict[Any, SymInt] = {}
         self._small: set[Any] = set()
 
@@ -177,9 +176,15 @@ class Space:
         positive = unit >= 1
         if isinstance(positive, SymBool):
             known = self._known(positive)
-            positive = self._impossible(positive.key, not positive.negated) if known is None else known
+            positive = self._is_positive(positive) if known is None else known
         if not positive:
             raise SymbolicError(f"the divisor {unit!r} is not proved to be positive on this path")
+
+    def _is_positive(self, positive: SymBool) -> bool:
+        """Whether a divisor is proved to be positive: by the bounds of the domain, once for all, or on this path."""
+        if positive.key not in self._positive:
+            self._positive[positive.key] = self.solver.follows_from_axioms(positive)
+        return self._positive[positive.key] or self._impossible(positive.key, not positive.negated)
 
     def merge(self, larger: bool, left: Any, right: Any) -> Any:
         """The larger (or smaller) of two values without a fork, as an unknown that is one of them and bounds both."""
@@ -290,8 +295,6 @@ class Space:
             # What Z3 found serves the explorations that come here later, too.
             here[:] = sides[True] + sides[False]
         if not any(can.values()):
-            # What was told about this condition is what shows that no input comes here.
-            self._covering[key] = None
             raise Infeasible
         value = can[True]
         both = all(can.values())
@@ -340,7 +343,7 @@ class Space:
     def explore(self, run: Callable[[], Any], at_end: Callable[[Any], None]) -> Any:
         """Take every path of ``run`` from the path at hand on; ``at_end`` gets each result while its path is at hand.
 
-        Returns the Z3 formula of the inputs that were covered. Explorations nest: ``at_end`` may explore.
+        Returns which inputs were covered, as ``spec.coverage`` has it. Explorations nest: ``at_end`` may explore.
         A function's exception becomes a ``Raised`` result. Raises ExplorationError where the paths pass the
         limit or a run is not repeatable, and SymbolicError where a symbolic value was used as a number.
         """
@@ -373,7 +376,7 @@ class Space:
             self.stats.outside += 1
             return z3.BoolVal(True)
         except Infeasible:
-            return z3.BoolVal(False)
+            return EXCLUDED
         except (SymbolicError, ExplorationError, z3.Z3Exception, MemoryError):
             raise
         except Exception as error:
@@ -393,18 +396,19 @@ class Space:
         self.solver.push(fork.key, fork.value)
 
     def _covered(self, fork: Fork, covered: Any) -> Any:
-        other = z3.BoolVal(False) if fork.covered is None else fork.covered
+        left_out = EXCLUDED if fork.forced else z3.BoolVal(False)
+        other = left_out if fork.covered is None else fork.covered
         if z3.is_true(covered) and z3.is_true(other):
             return covered
-        self._covering[fork.key] = None
         return z3.If(self.solver.formula(fork.key, fork.value), covered, other)
 
-    def covers(self, covered: Sequence[Any]) -> bool:
-        """Whether what explorations from the path at hand have covered is all of that path, each time."""
-        for _, linear, constant in self._covering:
-            self.solver.tell(linear, constant)
-        self._covering.clear()
-        return left_over(lambda formulas: self.solver.check(formulas)[0], covered) == "unsat"
+    def covers(self, covered: Any) -> bool:
+        """Whether what an exploration from the path at hand has covered is all of that path.
+
+        A side that Z3 excluded was excluded on its very path, and is not asked about again: Z3 forgets what it has
+        learned with each path, and takes as long for the second answer as for the first.
+        """
+        return left_over(lambda formulas: self.solver.check(formulas)[0], covered_if(True, covered)) == "unsat"
 
     def find(self, condition: Any) -> tuple[str, Sample | None]:
         """Whether a condition can hold on the path at hand: "sat" with a sample, "unsat", or "unknown"."""

@@ -13,7 +13,7 @@ import pytest
 import z3
 
 from spec.claim import Claim, Control, always
-from spec.coverage import left_over
+from spec.coverage import EXCLUDED, left_over
 from spec.prove import Prover, Report, Result, Subject
 from spec.solver import Limits, Solver
 from spec.space import Fork, Outside, Space
@@ -157,13 +157,24 @@ def test_what_is_too_hard_at_once_is_asked_gap_by_gap(bound: int, answer: str) -
         solver.add(x >= bound, *formulas)
         return "unknown" if len(asked) == 1 else str(solver.check())
 
-    assert left_over(check, [z3.BoolVal(True), a_gap(x)]) == answer
+    assert left_over(check, a_gap(x)) == answer
     assert [len(formulas) for formulas in asked] == [1, 2]
 
 
+def test_what_z3_excluded_is_asked_again_once_for_all_paths() -> None:
+    """Of a predicate's paths it counts as covered; the paths of the subject are shown to be all inputs without it."""
+    space = Space(ALONE)
+    x = space.integer("x", 0, 9)
+    wrongly_excluded = z3.If(space.solver.of(x <= 3), EXCLUDED, z3.BoolVal(True))
+    assert space.covers(wrongly_excluded)
+    assert space.solver.left_over(wrongly_excluded) == "sat"
+    dropped = z3.If(space.solver.of(x <= 3), z3.BoolVal(False), z3.BoolVal(True))
+    assert not space.covers(dropped)
+
+
 def test_a_gap_that_cannot_be_decided_stays_open() -> None:
-    assert left_over(lambda formulas: "unknown", [a_gap(z3.Int("x"))]) == "unknown"
-    assert left_over(lambda formulas: "unknown", [z3.BoolVal(True)]) == "unsat"
+    assert left_over(lambda formulas: "unknown", a_gap(z3.Int("x"))) == "unknown"
+    assert left_over(lambda formulas: "unknown", z3.BoolVal(True)) == "unsat"
 
 
 def test_a_question_that_is_too_hard_is_put_to_solvers_without_a_past(monkeypatch: pytest.MonkeyPatch) -> None:
