@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,8 @@ REACH_SECONDS = 6.0
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
     """A mutant and what came of it. ``verdict``: the gate's; or ``proved equal``, ``does not import``. ``layer``: what
-    caught it, with ``signature`` and ``scenario``, after ``seconds`` (of the whole mutant where it survived)."""
+    caught it, with ``signature`` and ``scenario``, after ``seconds`` (of the whole mutant where it survived).
+    ``reason``: why it was not caught; of one that is proved equal what was proved, with bound and premise."""
 
     name: str
     group: str
@@ -96,8 +97,9 @@ class Ladder:
                 found = {"verdict": "does not import", "reason": str(error)}
             finally:
                 candidate.close()
-            if found["verdict"] == "identical" and self._prove(tree, changes, EQUALITY_SECONDS).equal:
-                found = {"verdict": "proved equal", "scenarios": found["scenarios"]}
+            if found["verdict"] == "identical":
+                equality = self._prove(tree, changes, EQUALITY_SECONDS)
+                found |= proved_equal(changes, equality)
         return Rung(**told, **found, seconds=round(time.monotonic() - began, 1))
 
     def _prove(self, tree: Path, changes: list[Change], seconds: float) -> Equality:
@@ -133,6 +135,12 @@ def caught(one: Compared, layer: Layer, scenarios: int) -> dict[str, Any]:
             "scenario": one.scenario, "scenarios": scenarios}  # fmt: skip
 
 
+def proved_equal(changes: Sequence[Change], equality: Equality) -> dict[str, Any]:
+    """What a row tells of a mutant of which every changed function is proved equal; nothing of another."""
+    words = [equality.equal.get((change.file, change.qualname), "") for change in changes]
+    return {"verdict": "proved equal", "reason": "; ".join(words)} if words and all(words) else {}
+
+
 def mutated_tree(source: Path, folder: Path, mutant: Mutant) -> Path:
     """The sources that are looked at, with the mutant in its place."""
     for part in ("v1", "utils", "config"):
@@ -164,16 +172,17 @@ def table(rungs: list[Rung]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def proofs(rungs: list[Rung]) -> str:
+    """What was proved of the mutants that count as equal."""
+    lines = [f"- {rung.name}: {rung.reason}" for rung in rungs if rung.verdict == "proved equal"]
+    return "\n## Proved equal\n\n" + "\n".join(lines) + "\n"
+
+
 def survivors(rungs: list[Rung]) -> str:
     """Why the gate did not catch what it did not, as somebody found who read the source; data, no proof."""
     reasons: dict[str, str] = msgspec.json.decode(SURVIVORS.read_bytes()) if SURVIVORS.exists() else {}
     left = [rung for rung in rungs if rung.verdict == "identical"]
     lines = [f"- {rung.name}: {reasons.get(rung.name, 'not looked into')}" for rung in left]
-    unlike = [rung for rung in left if not reasons.get(rung.name, "").startswith("No difference")]
-    caught_ones = sum(rung.is_caught for rung in rungs)
-    share = 100 * caught_ones / max(1, caught_ones + len(unlike))
-    lines.append(f"- Without those that make no difference by reading: {caught_ones} of {caught_ones + len(unlike)}"
-                 f" ({share:.0f} %).")  # fmt: skip
     return "\n## Survivors\n\n" + "\n".join(lines) + "\n"
 
 
@@ -212,7 +221,7 @@ def main(engine: str, results: Path, seconds: float, seed: int, report: bool) ->
             click.echo(f"{name}: {rung.verdict} {rung.layer} {rung.seconds:.0f} s: {rung.what}", err=True)
         ladder.baseline.close()
     rungs = read(results)
-    click.echo(table(rungs) + survivors(rungs), nl=False)
+    click.echo(table(rungs) + proofs(rungs) + survivors(rungs), nl=False)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from reference.geometry import Group
@@ -75,6 +76,16 @@ _STUBS: dict[str, object] = {
 }
 
 
+@dataclass(frozen=True)
+class Found:
+    """All that a lookup gives. ``hit`` and ``longest`` (the longest hit of a group): in tokens. ``blocks``: by group;
+    a name says for which group and tokens a block is cached, or that it is the null block."""
+
+    hit: int
+    longest: int
+    blocks: tuple[tuple[str, ...], ...]
+
+
 class EngineLookup:
     """The lookups of the engine in ``tree``, on plain integers; ``present`` may answer with a symbolic truth.
 
@@ -113,6 +124,11 @@ class EngineLookup:
                 members[constant] = self._lift(MANAGERS, f"{name}.{constant}").require("value").function()
         return stub_class(name, members)
 
+    @property
+    def retains_longer_hit(self) -> bool:
+        """Whether a manager of these kinds keeps what it found beyond the hit that all groups agree on."""
+        return any(vars(manager).get("retains_longer_hit", False) for manager in self._managers.values())
+
     def _has(self, qualname: str) -> bool:
         return self._tree.has(MANAGERS, qualname)
 
@@ -131,9 +147,13 @@ class EngineLookup:
         return self._single(Group("mamba", block), present, limit, alignment, False)
 
     def _single(self, group: Group, present: Present, limit: int, alignment: int, drop: bool) -> int:
+        return self.found_alone(group, present, limit, alignment, drop).hit
+
+    def found_alone(self, group: Group, present: Present, limit: int, alignment: int, drop: bool) -> Found:
+        """What the lookup of one group gives for the first ``limit`` tokens."""
         fine = alignment < group.block and group.block % alignment == 0 and group.kind != "swa"
         unit = alignment if fine else group.block
-        _, hit = self._finds[group.kind].call(
+        blocks, hit = self._finds[group.kind].call(
             self._managers[group.kind],
             block_hashes=_hashes(limit, unit),
             max_length=limit,
@@ -143,7 +163,7 @@ class EngineLookup:
             drop_eagle_block=drop,
             alignment_tokens=alignment,
         )
-        return int(hit)
+        return Found(int(hit), int(hit), _named(blocks))
 
     # All groups.
 
@@ -157,10 +177,23 @@ class EngineLookup:
         partial_hits: bool,
     ) -> Hit:
         """See ``reference.lookup.hybrid_hit``; with ``partial_hits`` the alignment must be the hash block."""
+        found = self.found_by_all(groups, known, hashed, alignment, hash_block, partial_hits)
+        return Hit(found.hit, found.longest)
+
+    def found_by_all(
+        self,
+        groups: Sequence[LookupGroup],
+        known: int,
+        hashed: int,
+        alignment: int,
+        hash_block: int,
+        partial_hits: bool,
+    ) -> Found:
+        """What the lookup of several groups gives; the arguments are those of ``hybrid_hit``."""
         coordinator = self._coordinator(groups, alignment, hash_block, partial_hits)
         self._group_up.call(coordinator)
-        _, hit, beyond = self._hybrid.call(coordinator, _hashes(hashed, hash_block), known - 1)
-        return Hit(hit, hit + beyond)
+        blocks, hit, beyond = self._hybrid.call(coordinator, _hashes(hashed, hash_block), known - 1)
+        return Found(hit, hit + beyond, _named(blocks))
 
     def _coordinator(self, groups: Sequence[LookupGroup], alignment: int, hash_block: int, partial_hits: bool) -> Stub:
         if partial_hits and alignment != hash_block:
@@ -216,9 +249,13 @@ def _cached_block(presents: Sequence[Present]) -> Callable[[int, list[int]], lis
         for group in groups:
             if not presents[group](tokens):
                 return None
-        return [Stub("a cached block") for _ in groups]
+        return [Stub(f"the block of group {group} at {tokens}") for group in groups]
 
     return get
+
+
+def _named(blocks: Iterable[Iterable[object]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(repr(block) for block in of_group) for of_group in blocks)
 
 
 def _spec(group: Group) -> _Spec:

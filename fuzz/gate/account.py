@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fuzz.gate.changes import Change
-from fuzz.gate.equality import SIZES_OF, Key
+from fuzz.gate.equality import Key
 from fuzz.gate.model import Ground, Place
 from fuzz.gate.pair import DIFFERENCE, Compared
 from fuzz.gate.side import Lines
@@ -16,6 +16,7 @@ from fuzz.shrink import size
 from fuzz.tally import Signature
 from oracle.compare import Word, overall
 from oracle.costs import Costs
+from spec.statement import Alike
 
 Shape = tuple[Word, frozenset[Signature], Signature | None]
 """Of a scenario: the verdict by cost alone, the broken rules, and the signature of a cost that is worse."""
@@ -105,19 +106,28 @@ class Account:
         """The signatures in which the candidate is worse."""
         return (signature for signature in self.seen if signature[0] != DIFFERENCE)
 
-    def grounds(self, equal: Mapping[Key, str], release: str) -> tuple[Ground, ...]:
-        """What the verdict rests on, function by function. ``equal``: those that are proved, with the claim."""
-        proved = [equal.get((change.file, change.qualname), "") for change in self._changes]
-        return tuple(self._ground(change, claim, release) for change, claim in zip(self._changes, proved, strict=True))
+    def grounds(self, equal: Mapping[Key, str], alike: Mapping[Key, Alike]) -> tuple[Ground, ...]:
+        """What the verdict rests on, function by function. ``equal``: those that are proved equal, with what was
+        proved; ``alike``: what is proved of single statements of others."""
+        keys = [(change.file, change.qualname) for change in self._changes]
+        told = [(equal.get(key, ""), alike.get(key, Alike())) for key in keys]
+        return tuple(self._ground(change, *words) for change, words in zip(self._changes, told, strict=True))
 
-    def _ground(self, change: Change, claim: str, release: str) -> Ground:
+    def _ground(self, change: Change, equal: str, alike: Alike) -> Ground:
         place = Place(change.file, change.qualname, change.first)
         if change.kind == "removed":
             return Ground(place, "removed")
         hit = tuple(line for line in change.lines if (change.file, line) in self._lines)
         count = self._functions[change.file, change.qualname]
-        if claim:
-            sizes = ", ".join("symbolic B" if size == "B" else size for size in SIZES_OF[claim])
-            why = f"{claim}: both builds equal the reference under the policy of {release}, over {sizes}"
-            return Ground(place, "proved equal", change.lines, hit, count, why)
-        return Ground(place, "executed" if hit else "never executed", change.lines, hit, count)
+        if equal:
+            return Ground(place, "proved equal", change.lines, hit, count, equal)
+        proved = tuple(line for line in change.lines if line in alike.lines)
+        return Ground(
+            place,
+            "executed" if hit else "never executed",
+            change.lines,
+            hit,
+            count,
+            alike.words if proved else "",
+            proved,
+        )

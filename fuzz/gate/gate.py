@@ -19,7 +19,7 @@ from fuzz.gate.account import Account
 from fuzz.gate.changes import Change, changed_functions, decision_points
 from fuzz.gate.directed import directed
 from fuzz.gate.equality import Equality, prove_equality
-from fuzz.gate.model import Control, GateFinding, GateReport, KnownEntry, Layer, Place, Proof
+from fuzz.gate.model import Control, GateFinding, GateReport, KnownEntry, Layer, Place
 from fuzz.gate.model import Side as SideFacts
 from fuzz.gate.pair import DIFFERENCE, Pair
 from fuzz.gate.settle import SHRUNK_MAX, by_weight, gate_finding, make_small, store
@@ -79,7 +79,7 @@ class Gate:
         self.settings = settings
         self.say = say
         self.changes: list[Change] = []
-        self.equality = Equality({}, [], Proof())
+        self.equality = Equality()
         self.account = Account(())
         self.excused: dict[Signature, str] = {}
         self.known: list[KnownEntry] = []
@@ -260,7 +260,7 @@ class Gate:
             scenarios=account.scenarios,
             words=dict(account.words),
             costs=account.costs,
-            grounds=account.grounds(self.equality.equal, baseline.launch.release if baseline.launch else ""),
+            grounds=account.grounds(self.equality.equal, self.equality.alike),
             proof=self.equality.proof,
             findings=tuple(findings),
             difference=self._told(differing[0]) if differing else None,

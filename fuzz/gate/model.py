@@ -44,7 +44,7 @@ class Ground(msgspec.Struct, frozen=True):
     """What the verdict rests on for one changed function.
 
     ``scenarios``: how many ran changed lines of it; ``lines``: its changed lines; ``lines_hit``: those that ran.
-    ``why``: in words, where there is more to say.
+    ``lines_proved``: those that are proved to make no difference. ``why``: in words, where there is more to say.
     """
 
     place: Place
@@ -53,11 +53,13 @@ class Ground(msgspec.Struct, frozen=True):
     lines_hit: tuple[int, ...] = ()
     scenarios: int = 0
     why: str = ""
+    lines_proved: tuple[int, ...] = ()
 
     @property
     def lines_unseen(self) -> tuple[int, ...]:
-        """Changed lines that never ran; of a function that is proved equal none count."""
-        return () if self.status in ("proved equal", "removed") else tuple(sorted({*self.lines} - {*self.lines_hit}))
+        """Changed lines that were neither run nor proved; of a function that is proved equal none count."""
+        seen = {*self.lines_hit, *self.lines_proved}
+        return () if self.status in ("proved equal", "removed") else tuple(sorted({*self.lines} - seen))
 
 
 class GateFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,12 +26,14 @@ from oracle.costs import Costs
 from oracle.decisions import Decision
 from oracle.scenario import Geometry, Group, Limits, Request, Scenario, Step
 from oracle.verdict import Finding
+from spec.statement import Alike
 
 SCENARIO = Scenario(Geometry((Group("full", 4),), 4, 9), Limits(8, 2), (Step(0, add=(Request("r0", ("a:9",)),)),))
 SPLIT = Decision("split", "r0", (("granted", 4),), 0, 3)
 DIFFERENCE = Difference(SPLIT, None)
 BROKEN = Finding("S2", "split", "full", 0, 3, "a chunk ends inside a block")
 CHANGE = Change("v1/core/block_pool.py", "BlockPool.touch", "changed", 10, 20, (12, 13))
+KEY = CHANGE.file, CHANGE.qualname
 PLACE = Place("v1/core/sched/scheduler.py", "Scheduler.schedule", 1)
 
 
@@ -95,12 +97,22 @@ def test_a_signature_is_new_once_and_its_smallest_scenario_is_kept() -> None:
 def test_changed_lines_that_never_ran_are_listed_unless_the_function_is_proved_equal() -> None:
     made = account(IDENTICAL)
     made.ran_at_import(frozenset({(CHANGE.file, 12)}))
-    (ground,) = made.grounds({}, "0.33.0")
+    (ground,) = made.grounds({}, {})
     assert (ground.status, ground.lines_hit, ground.lines_unseen) == ("executed", (12,), (13,))
-    (ground,) = made.grounds({(CHANGE.file, CHANGE.qualname): "M3"}, "0.33.0")
-    assert (ground.status, ground.lines_unseen) == ("proved equal", ())
-    (ground,) = Account([CHANGE]).grounds({}, "0.33.0")
+    (ground,) = made.grounds({KEY: "M3"}, {})
+    assert (ground.status, ground.lines_unseen, ground.why) == ("proved equal", (), "M3")
+    (ground,) = Account([CHANGE]).grounds({}, {})
     assert (ground.status, ground.lines_unseen) == ("never executed", (12, 13))
+
+
+def test_changed_lines_that_are_proved_to_make_no_difference_need_not_run() -> None:
+    (ground,) = Account([CHANGE]).grounds({}, {KEY: Alike(frozenset({9, 13}), False, "for all integers n")})
+    assert (ground.status, ground.lines_proved, ground.lines_unseen) == ("never executed", (13,), (12,))
+    assert words.ground(ground) == (
+        "never executed: line 12; proved to make no difference: line 13 (for all integers n)"
+    )
+    (ground,) = Account([CHANGE]).grounds({}, {KEY: Alike(frozenset({9}), False, "for all integers n")})
+    assert (ground.lines_proved, ground.why) == ((), "")
 
 
 # --- exit statuses -----------------------------------------------------------------------------------

@@ -98,6 +98,8 @@ def ground(one: Ground) -> str:
         words += f"; never executed: {lines(one.lines_unseen)}"
     elif one.lines_unseen:
         words += f": {lines(one.lines_unseen)}"
+    if one.lines_proved:
+        words += f"; proved to make no difference: {lines(one.lines_proved)}"
     return plain(words + (f" ({one.why})" if one.why else ""))
 
 
