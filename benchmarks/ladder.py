@@ -175,7 +175,8 @@ def table(rungs: list[Rung]) -> str:
 def proofs(rungs: list[Rung]) -> str:
     """What was proved of the mutants that count as equal."""
     lines = [f"- {rung.name}: {rung.reason}" for rung in rungs if rung.verdict == "proved equal"]
-    return "\n## Proved equal\n\n" + "\n".join(lines) + "\n"
+    note = "A proof that holds to a bound, or takes something for granted, says so."
+    return f"\n## Proved equal\n\n{note}\n\n" + "\n".join(lines) + "\n"
 
 
 def survivors(rungs: list[Rung]) -> str:

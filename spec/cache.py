@@ -28,8 +28,10 @@ from spec.task import Task, TaskResult
 DECIDED = frozenset(("proved", "proved to bound", "refuted"))
 """The verdicts that are kept: another run, with more time, may decide what is not among them."""
 
-PRESENTATION = frozenset(("cache", "expected", "ledger", "plan", "run", "second", "smt", "tokens"))
-"""The modules of this package that do not bear on a verdict."""
+PRESENTATION = frozenset(
+    ("cache", "expected", "ledger", "lookup_pair", "plan", "run", "second", "smt", "statement", "tokens")
+)
+"""The modules of this package that do not bear on the verdict of a task."""
 
 FIELDS = frozenset(field.name for field in dataclasses.fields(Policy))
 

@@ -121,7 +121,7 @@ def equal_words(release: str, ours: EngineLookup, theirs: EngineLookup) -> str:
     own = "" if ours.retains_longer_hit or theirs.retains_longer_hit else ", none of which retains a longer hit"
     return (
         f"{SAME.id}: to a bound both builds find the same blocks, hit and surplus, in {len(where)} layouts of full, swa"
-        f" and mamba groups, requests up to {min(most)} to {max(most)} tokens and any cache content; taken for granted:"
-        " each group is served by FullAttentionManager, SlidingWindowManager or MambaManager itself and by no"
-        f" subclass{own}, and there is no context parallelism"
+        f" and mamba groups, any cache content, requests up to {min(most)} tokens, in some up to {max(most)}; taken for"
+        " granted: each group is served by FullAttentionManager, SlidingWindowManager or MambaManager itself and by no"
+        f" subclass{own}; all groups are cacheable and share one block pool; there is no context parallelism"
     )

@@ -4,7 +4,8 @@ Each pair of statements is looked at by itself, in one of two ways. Statements t
 unknown integers, before and after, and every name must come out the same. Where only the test of an ``if`` differs,
 its body may also read attributes and items, and loop over a range: it must do nothing on the integers for which the
 two tests differ. Taken for granted, and part of the words that come with a proof: the names that are computed with are
-bound to integers; a read finds what it reads and changes nothing. ``range`` is the builtin. Anything else is no proof.
+bound to integers; what is read is there (a ``defaultdict`` makes no entry), and reading changes nothing. ``range`` is
+the builtin. Anything else is no proof.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def _proof(old: ast.stmt, new: ast.stmt, before: ast.stmt, after: ast.stmt) -> s
         return ""
     names = ", ".join(sorted({*_names(old.test), *_names(new.test)}))
     return (
-        f"for all integers {names}: where the conditions differ, only attributes and items are read, which is taken to"
-        " succeed and to change nothing"
+        f"for all integers {names}: where the conditions differ, attributes and items are read and nothing else is"
+        " done; taken for granted: they are there, and reading changes nothing"
     )
 
 

@@ -87,7 +87,7 @@ def test_a_body_that_does_nothing_where_the_tests_differ_is_proved(old: str, new
     found = judged(LOOP, old, new)
     assert found.whole
     assert found.lines == {2}
-    assert "only attributes and items are read, which is taken to succeed and to change nothing" in found.words
+    assert "taken for granted: they are there, and reading changes nothing" in found.words
     assert found.words.startswith("for all integers after, before:")
 
 
