@@ -18,17 +18,14 @@ from typing import Any
 
 import z3
 
-from spec.lift import normal_form
+from spec.lift import normal_form, stored_names
 from spec.solver import Limits
 from spec.space import ExplorationError, Outside, Space
-from spec.symbolic import SymbolicError, SymBool
+from spec.symbolic import SymbolicError
 
 _BLOCKS = ("body", "orelse", "finalbody")
-_PLAIN = (
-    ast.Name, ast.expr_context, ast.Constant, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.UnaryOp, ast.USub, ast.Not,
-    ast.BoolOp, ast.boolop, ast.Compare, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq, ast.IfExp, ast.If,
-    ast.Assign, ast.AugAssign, ast.Pass,
-)  # fmt: skip
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult)
+_ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _SEE_NAMES = frozenset({"dir", "eval", "exec", "locals", "vars"})
 """Builtins through which a function reads names that it does not spell out."""
 _PATHS_MAX = 500
@@ -95,7 +92,9 @@ def _proof(old: ast.stmt, new: ast.stmt, before: ast.stmt, after: ast.stmt) -> s
     """For what values a statement of the function ``after`` is proved to do what ``old`` does; empty if it is not."""
     names = ", ".join(sorted({*_names(old), *_names(new)}))
     if _is_plain(old) and _is_plain(new):
-        return f"for all integers {names}" if _gives_the_same(old, new) else ""
+        # A name that only one of them binds might be a local name in one function only.
+        same = stored_names(old) == stored_names(new) and _gives_the_same(old, new)
+        return f"for all integers {names}" if same else ""
     if not isinstance(old, ast.If) or not isinstance(new, ast.If) or not _is_idle(old, new, before, after):
         return ""
     names = ", ".join(sorted({*_names(old.test), *_names(new.test)}))
@@ -108,15 +107,45 @@ def _proof(old: ast.stmt, new: ast.stmt, before: ast.stmt, after: ast.stmt) -> s
 # --- statements that compute --------------------------------------------------------------------------
 
 
-def _is_plain(node: ast.AST) -> bool:
-    """Whether all of a piece of source computes with names and whole numbers, and binds nothing but names."""
-    for part in ast.walk(node):
-        if not isinstance(part, _PLAIN) or (isinstance(part, ast.Constant) and type(part.value) is not int):
-            return False
-        targets = part.targets if isinstance(part, ast.Assign) else []
-        if len(targets) > 1 or not all(isinstance(target, ast.Name) for target in targets):
-            return False
-    return True
+def _is_plain(statement: ast.stmt) -> bool:
+    """Whether a statement does nothing but bind names to numbers, and asks about numbers when it does."""
+    match statement:
+        case ast.Assign(targets=[ast.Name()], value=value):
+            return _is_number(value)
+        case ast.AugAssign(target=ast.Name(), op=operator, value=value):
+            return isinstance(operator, _ARITHMETIC) and _is_number(value)
+        case ast.If(test=test, body=body, orelse=orelse):
+            return _is_truth(test) and all(_is_plain(inner) for inner in (*body, *orelse))
+    return isinstance(statement, ast.Pass)
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an expression gives a whole number if all names are whole numbers; a truth is none, as it would be
+    compared with numbers otherwise than Python does."""
+    match node:
+        case ast.Name():
+            return True
+        case ast.Constant(value=value):
+            return type(value) is int
+        case ast.BinOp(left=left, op=operator, right=right):
+            return isinstance(operator, _ARITHMETIC) and _is_number(left) and _is_number(right)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_number(operand)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return _is_truth(test) and _is_number(body) and _is_number(orelse)
+    return False
+
+
+def _is_truth(node: ast.expr) -> bool:
+    """Whether an expression that is only asked for its truth compares and joins numbers."""
+    match node:
+        case ast.Compare(left=left, ops=operators, comparators=others):
+            return all(isinstance(one, _ORDER) for one in operators) and all(map(_is_number, (left, *others)))
+        case ast.BoolOp(values=values):
+            return all(map(_is_truth, values))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _is_truth(operand)
+    return _is_number(node)
 
 
 def _gives_the_same(old: ast.stmt, new: ast.stmt) -> bool:
@@ -125,7 +154,7 @@ def _gives_the_same(old: ast.stmt, new: ast.stmt) -> bool:
 
     def run() -> bool:
         first, second = _run(old, inputs), _run(new, inputs)
-        return all(_is_same(first[name], second[name]) for name in inputs)
+        return all(bool(first[name] == second[name]) for name in inputs)
 
     return _always(space, run)
 
@@ -136,11 +165,6 @@ def _run(statement: ast.stmt, inputs: dict[str, Any]) -> dict[str, Any]:
     code = compile(ast.Module([statement], []), "statement", "exec")
     exec(code, {"__builtins__": {}}, values)
     return values
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    truths = isinstance(one, bool | SymBool), isinstance(other, bool | SymBool)
-    return truths[0] == truths[1] and bool(one == other)
 
 
 def _value(expression: ast.expr, inputs: dict[str, Any]) -> Any:
@@ -170,7 +194,7 @@ def _is_idle(old: ast.If, new: ast.If, before: ast.stmt, after: ast.stmt) -> boo
         return False
     bounds = [bound for pair in ranges for bound in pair]
     bound_here = _bound(new.body)
-    if not all(_is_plain(part) for part in (old.test, new.test, *bounds)):
+    if not _is_truth(old.test) or not _is_truth(new.test) or not all(map(_is_number, bounds)):
         return False
     if any(bound_here & set(_names(bound)) for bound in bounds) or _reads_before_binding(new.body):
         return False

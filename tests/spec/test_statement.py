@@ -43,6 +43,7 @@ def judged(body: str, old: str, new: str) -> Alike:
         ("\n    n = cap + before\n", "cap + before", "before + cap"),
         ("\n    n += cap\n", "n += cap", "n = cap + n"),
         ("\n    n = cap if cap < n else n\n", "cap < n", "cap <= n"),
+        ("\n    n = -cap if not (cap and n) else cap * n\n", "cap and n", "cap != 0 and n != 0"),
     ],
 )
 def test_what_gives_the_same_integers_is_proved(body: str, old: str, new: str) -> None:
@@ -62,7 +63,10 @@ def test_what_gives_the_same_integers_is_proved(body: str, old: str, new: str) -
         (CAP, "0 < cap < n", "0 < cap"),
         ("\n    n = cap < before\n", "cap < before", "1 if cap < before else 0"),
         ("\n    n = cap * before\n", "cap * before", "cap + before"),
-        # What cannot be told is no proof.
+        # What cannot be told is no proof. A truth is a number, too, and is not followed where it is used as one.
+        ("\n    n = 1 if cap == (n < before) else 2\n", "n < before", "before < n"),
+        ("\n    n = cap + (n < before)\n", "n < before", "n <= before"),
+        ("\n    if cap < cap:\n        n = 1\n", "n = 1", "before = 1"),
         ("\n    n = cap // before\n", "cap // before", "1 * (cap // before)"),
         ("\n    n = min(cap, n)\n", "cap, n", "n, cap"),
         ("\n    n = 1\n", "1", "True"),
