@@ -34,10 +34,14 @@ class Limit:
         return then and named and self.part in finding.geometry
 
 
+_LOWERED = "the list lowers by a scheduler block, the lookup by one group's"
+
 LIMITS: tuple[Limit, ...] = (
     Limit(("U3",), "divergence", "swa", None, "a window keeps what one boundary needs, and no more (report 57610)"),
     Limit(("U3",), "lookup", "/unequal", None, "chunks stop at Mamba blocks, hits are granted in scheduler blocks"),
-    Limit(("R6",), "resend", "/unequal/eagle", None, "the list lowers by a scheduler block, the lookup by one group's"),
+    Limit(("R6",), "resend", "/unequal/eagle", None, _LOWERED),
+    # Later a resend resumes as high as an extension does, and is told of first.
+    Limit(("R6",), "extension", "/unequal/eagle", "0.31.0", _LOWERED),
     Limit(("L2", "U1"), "lookup", "/unequal/eagle", None, "a short run from block 0 is floored twice"),
     Limit(("P2",), "step", "mamba", None, "a chunk that falls short of a block stops the scan of those that wait"),
     Limit(("R6",), "resend", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),

@@ -14,7 +14,7 @@ from reference.policy import POLICIES
 def withheld(prepared: Prepared) -> tuple[str, ...]:
     """Features that the build never runs; a campaign leaves them out and says so."""
     if prepared.launch is None:
-        return ("async", "checkpoint")  # the reference engine knows the output of a step before the next one
+        return ("checkpoint",)
     return withheld_features(prepared.launch.release)
 
 

@@ -1,91 +1,190 @@
-"""The reference engine: a small scheduler whose every decision is the one that ``reference/`` names.
+"""The reference engine as an engine to be driven: a scenario in, the trace of ``reference.scheduler`` out.
 
-It runs in this process, takes a scenario and writes the trace that a right engine would write: for
-controls, for demonstrations, and for machines without vLLM. One step serves the running requests first,
-then admits waiting ones, while budget and blocks last; when blocks run out the last running request is
-preempted. It is synchronous: each step's output is known before the next one is scheduled.
+It runs in this process, follows a release's policy and writes the trace that a right engine would write: for
+controls, for demonstrations, for costs to compare with, and for machines without vLLM. It is driven as the real
+engines are, in the worker's place: with so many steps in flight as the scenario says.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fuzz.engines.names import NEWEST_RELEASE, EngineNameError
 from fuzz.engines.protocol import Run
-from fuzz.engines.shape import Shape, derive, refusal
-from fuzz.engines.tables import Rules, Running, Tables
-from oracle import trace
+from fuzz.engines.shape import derive, refusal, setup_of
+from oracle import scenario, trace
 from oracle.prefixes import Prefixes
-from oracle.scenario import Request, Scenario
-from oracle.scenario import Step as Events
+from oracle.scenario import Scenario
+from oracle.validate import prompt_tokens
+from reference.decisions import Decisions
+from reference.listener import Columns
 from reference.policy import POLICIES
+from reference.request import Request
 from reference.rules import IDLE_STEPS_LIMIT
+from reference.scheduler import Chunk, Plan, Scheduler
+from reference.shape import Shape
 
 SNAPSHOT_STEPS = 64
 
-Send = Callable[[list[trace.Record]], None]
+Emit = Callable[[trace.Record], None]
 
 
 class UnknownName(EngineNameError, ValueError):
     """A release or a fault that does not exist; the message is one line."""
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """What a step computes of one request; see ``trace.Scheduled``."""
+class Recorder:
+    """The listener of an engine that turns what it hears into records."""
 
-    running: Running
-    start: int
-    tokens: int
-    drafts: int
-    accepted: int
-    samples: bool
+    def __init__(self, emit: Emit) -> None:
+        self.emit = emit
+
+    def looked_up(self, request: str, known: int, hit: int, junction: int, blocks: Columns) -> None:
+        self.emit(trace.Lookup(request, known, hit, junction, tuple(tuple(column) for column in blocks)))
+
+    def split(self, request: str, start: int, asked: int, granted: int, known: int, prompt: int, junction: int) -> None:
+        self.emit(trace.Split(request, start, asked, granted, known, prompt, junction))
+
+    def allocated(self, request: str, computed: int, tokens: int, hit: int, granted: bool, promised: int) -> None:
+        self.emit(trace.Allocate(request, computed, tokens, hit, granted, promised))
+
+    def offered(self, request: str, group: int, tokens: int) -> None:
+        self.emit(trace.Cache(request, group, tokens))
+
+    def named(self, request: str, group: int, block: int, position: int, digest: int) -> None:
+        self.emit(trace.Commit(request, group, block, position, digest))
+
+    def evicted(self, block: int) -> None:
+        self.emit(trace.Evict(block))
+
+    def took(self, blocks: Sequence[int]) -> None:
+        self.emit(trace.Take(tuple(blocks)))
+
+    def touched(self, blocks: Sequence[int]) -> None:
+        self.emit(trace.Touch(tuple(blocks)))
+
+    def freed(self, blocks: Sequence[int]) -> None:
+        self.emit(trace.Free(tuple(blocks)))
+
+    def pinned(self, blocks: Sequence[int], delta: int) -> None:
+        self.emit(trace.Pin(tuple(blocks), delta))
+
+    def table_changed(self, request: str, group: int, start: int, blocks: Sequence[int]) -> None:
+        self.emit(trace.Table(request, group, start, tuple(blocks)))
+
+    def preempted(self, request: str) -> None:
+        self.emit(trace.Preempt(request))
+
+    def finished(self, request: str, reason: str) -> None:
+        self.emit(trace.Finish(request, reason))
+
+    def output(self, step: int, tokens: Mapping[str, int]) -> None:
+        self.emit(trace.Output(step, tuple(tokens.items())))
 
 
-class Scheduler:
+@dataclass
+class Truth:
+    """What the worker knows of one request and the scheduler does not yet.
+
+    ``accept``: how many drafts are right, by verifying step, cycled; ``verified``: such steps so far. ``ahead``: wrong
+    drafts in steps in flight, by which the scheduler's count of computed tokens is ahead of the truth, all in the
+    request's ``stay``.
+    """
+
+    accept: tuple[int, ...]
+    verified: int = 0
+    ahead: int = 0
+    stay: int = 0
+
+
+@dataclass
+class Worker:
+    """Stands in for the model: knows which drafts are right. ``previous``: the requests of the last step that ran."""
+
+    is_async: bool
+    truths: dict[str, Truth] = field(default_factory=dict)
+    previous: frozenset[str] = frozenset()
+
+    def execute(self, plan: Plan) -> dict[str, int]:
+        """Run a step; of each request how many of its drafts are right."""
+        accepted = {chunk.request.name: self._verify(chunk) for chunk in plan.chunks}
+        if plan.chunks:
+            self.previous = frozenset(accepted)
+        return accepted
+
+    def _verify(self, chunk: Chunk) -> int:
+        truth = self.truths[chunk.request.name]
+        if chunk.fresh:
+            truth.ahead, truth.stay = 0, chunk.stay
+        # With steps in flight the worker has drafts only for the requests of the step before.
+        if not chunk.drafts or (self.is_async and chunk.request.name not in self.previous):
+            return 0
+        right = min(truth.accept[truth.verified % len(truth.accept)], chunk.drafts)
+        truth.verified += 1
+        return right
+
+    def scheduled(self, chunk: Chunk, accepted: int) -> trace.Scheduled:
+        """A chunk as the worker computes it, which begins where the tokens that are right end."""
+        truth = self.truths[chunk.request.name]
+        start = chunk.start - truth.ahead
+        blocks = tuple(tuple(column) for column in chunk.blocks)
+        name, tokens, drafts = chunk.request.name, chunk.tokens, chunk.drafts
+        truth.ahead += drafts - accepted
+        return trace.Scheduled(name, start, chunk.start, tokens, drafts, accepted, chunk.samples, chunk.fresh, blocks)
+
+    def processed(self, plan: Plan, accepted: Mapping[str, int]) -> None:
+        """The scheduler has seen the output of a step, so it took back the wrong drafts itself."""
+        for chunk in plan.chunks:
+            truth = self.truths[chunk.request.name]
+            if chunk.stay == truth.stay:
+                truth.ahead -= chunk.drafts - accepted[chunk.request.name]
+
+
+class Play:
     """One run of one scenario. ``records`` collects the trace until ``send`` is given a step's share."""
 
-    def __init__(self, shape: Shape, rules: Rules, *, record: bool, send: Send) -> None:
-        self.shape = shape
-        self.rules = rules
+    def __init__(
+        self,
+        document: Scenario,
+        shape: Shape,
+        decisions: Decisions,
+        *,
+        record: bool,
+        send: Callable[[list[trace.Record]], None],
+    ) -> None:
+        self.document = document
+        self.drafts = shape.drafts
+        self.depth = shape.steps_unseen
         self.records: list[trace.Record] = []
-        self.emit: Callable[[trace.Record], None] = self.records.append if record else lambda record: None
-        self.record = record
+        self.emit: Emit = self.records.append if record else lambda record: None
         self.send = send
-        self.tables = Tables(shape, rules, self.emit)
+        self.scheduler = Scheduler(shape, Recorder(self.emit), decisions)
+        self.worker = Worker(shape.steps_unseen > 0)
         self.prefixes = Prefixes()
-        self.by_priority = shape.scenario.features.policy == "priority"
-        self.waiting: deque[Running] = deque()
-        self.running: list[Running] = []
-        self.arrivals = 0
-        self.chunks: list[Chunk] = []
-        self.preempted: list[str] = []
-        self.ended: list[str] = []
-        self.statistics = [0] * 6
+        self.flights: deque[tuple[Plan, dict[str, int]]] = deque()
 
-    # The run.
-
-    def play(self) -> None:
+    def run(self) -> None:
         """Step until every request ended, nothing moves any more, or the limit of steps is reached."""
-        events = {step.at: step for step in self.shape.scenario.steps}
+        events = {step.at: step for step in self.document.steps}
         last_event = max(events)
         limit = last_event + 1 + self._step_allowance()
         index = idle = 0
-        while index <= last_event or self.waiting or self.running:
-            self._step(index, events.get(index))
-            idle = 0 if self.chunks or index <= last_event else idle + 1
+        while index <= last_event or self._live():
+            executed = self._step(events.get(index))
+            idle = 0 if executed or index <= last_event else idle + 1
             index += 1
             if idle >= IDLE_STEPS_LIMIT or index >= limit:
                 break
             if index % SNAPSHOT_STEPS == 0:
                 self._snapshot()
             self.flush()
+        while self.flights:
+            self._update()
         self._snapshot()
-        left = sorted(running.request.id for running in (*self.waiting, *self.running))
-        self.emit(trace.End(index, tuple(left)))
+        self.emit(trace.End(index, tuple(sorted(self._live()))))
         self.flush()
 
     def flush(self) -> None:
@@ -94,236 +193,71 @@ class Scheduler:
             self.send(self.records)
             self.records.clear()
 
+    def _live(self) -> list[str]:
+        """The requests that have not ended."""
+        return [running.request.name for running in (*self.scheduler.waiting, *self.scheduler.running)]
+
     def _step_allowance(self) -> int:
         """Steps after the last event within which everything has ended."""
-        tokens = sum(
-            int(segment.rpartition(":")[2]) for request in self.shape.scenario.requests() for segment in request.prompt
-        )
-        outputs = sum(request.max_output for request in self.shape.scenario.requests())
-        return 4 * (tokens + outputs) + 200
+        requests = self.document.requests()
+        return 4 * sum(prompt_tokens(request) + request.max_output for request in requests) + 200
 
-    def _step(self, index: int, events: Events | None) -> None:
-        """The events of a step, its schedule, and its output."""
+    def _step(self, events: scenario.Step | None) -> bool:
+        """One step with its events, and the update that is due; whether anything ran.
+
+        A step's output is seen once as many others are in flight as may be, or when there is nothing more to schedule.
+        """
         if events is not None:
             if events.reset:
-                self.emit(trace.Reset(self.tables.pool.reset()))
-            self._abort(events.abort)
+                self.emit(trace.Reset(self.scheduler.reset()))
+            self.scheduler.abort(events.abort)
             for request in events.add:
                 self._add(request)
-        self._schedule()
-        self._hand_over(index)
+        plan = self.scheduler.schedule()
+        self._execute(plan)
         if events is not None:
-            self._abort(events.abort_in_flight)
-        self._output(index)
+            self.scheduler.abort(events.abort_in_flight)
+        executed = bool(plan.chunks)
+        if len(self.flights) > self.depth or not (executed or self._live()):
+            self._update()
+        return executed
 
-    # Events.
-
-    def _add(self, request: Request) -> None:
-        """A request arrives and waits."""
+    def _add(self, request: scenario.Request) -> None:
+        """A request arrives."""
         ids = self.prefixes.of_prompt(request.prompt)
         prompt = len(ids) - 1
         # Drafts and the token that a lookahead hash covers lie beyond the last output.
-        self.prefixes.extend(ids, request.output_stream, 0, request.max_output + self.shape.drafts + 2)
-        running = Running(request, self.arrivals, ids, prompt, prompt, len(self.shape.groups))
-        self.arrivals += 1
-        self.waiting.append(running)
+        self.prefixes.extend(ids, request.output_stream, 0, request.max_output + self.drafts + 2)
+        self.worker.truths[request.id] = Truth(request.accept)
+        self.scheduler.add(Request(request.id, ids, prompt, request.max_output, request.priority))
         self.emit(trace.Add(request.id, request.prompt, request.output_stream, prompt))
 
-    def _abort(self, names: tuple[str, ...]) -> None:
-        for running in [item for item in (*self.running, *self.waiting) if item.request.id in names]:
-            self._finish(running, "aborted")
+    def _execute(self, plan: Plan) -> None:
+        """Hand a step to the worker."""
+        accepted = self.worker.execute(plan)
+        scheduled = tuple(self.worker.scheduled(chunk, accepted[chunk.request.name]) for chunk in plan.chunks)
+        waiting, running = len(self.scheduler.waiting), len(self.scheduler.running)
+        dropped = tuple(sorted(plan.preempted)), tuple(sorted(plan.finished))
+        self.emit(trace.Step(plan.step, scheduled, (), plan.copies, *dropped, waiting, running))
+        self.flights.append((plan, accepted))
 
-    def _finish(self, running: Running, reason: str) -> None:
-        """A request ends; its blocks are free at once."""
-        self.emit(trace.Finish(running.request.id, reason))
-        self.tables.release(running)
-        (self.running if running in self.running else self.waiting).remove(running)
-        self.ended.append(running.request.id)
-
-    # Scheduling.
-
-    def _schedule(self) -> None:
-        """Choose the chunks of one step."""
-        self.chunks, self.preempted = [], []
-        self.tables.open_step()
-        threshold = self._threshold()
-        budget = self._serve_running(self.rules.budget(self.shape.scenario.limits.budget), threshold)
-        if not self.preempted:
-            self._admit_waiting(budget, threshold)
-
-    def _threshold(self) -> int:
-        """The most tokens one request may take from this step."""
-        limits = self.shape.scenario.limits
-        alone = len(self.running) + len(self.waiting) <= 1
-        if limits.long_prefill_threshold == 0 or (alone and self.shape.policy.lone_request_ignores_threshold):
-            return limits.budget
-        return limits.long_prefill_threshold
-
-    def _serve_running(self, budget: int, threshold: int) -> int:
-        """Chunks for the running requests; gives what is left of the budget.
-
-        Under the priority policy they are sorted by it, so whoever is preempted had no chunk yet: a block
-        that a chunk of this step would have filled can never lose its writer.
-        """
-        index = 0
-        while index < len(self.running) and budget > 0:
-            running = self.running[index]
-            asked = min(running.known + running.drafts - running.computed, threshold, budget)
-            granted = self._split(running, running.computed, asked)
-            if granted > 0:
-                if not self._extend_or_preempt(running, granted, index):
-                    break
-                self._plan(running, granted)
-                budget -= granted
-            index += 1
-        return budget
-
-    def _extend_or_preempt(self, running: Running, tokens: int, served: int) -> bool:
-        """Blocks for a chunk, at the cost of the last running requests; False if it was itself the last."""
-        while not self.tables.extend(running, tokens):
-            victim = self.running.pop(self.rules.victim(len(self.running), served))
-            self.emit(trace.Preempt(victim.request.id))
-            self.tables.release(victim)
-            victim.preemptions += 1
-            self.waiting.appendleft(victim)
-            self.preempted.append(victim.request.id)
-            if victim is running:
-                return False
-        return True
-
-    def _admit_waiting(self, budget: int, threshold: int) -> None:
-        """Admit waiting requests, the first one first: whoever does not fit holds up the others."""
-        limits = self.shape.scenario.limits
-        while budget > 0 and self.waiting and len(self.running) < limits.sequences:
-            running = min(self.waiting, key=_urgency) if self.by_priority else self.waiting[0]
-            found = self.tables.find(running)
-            self._count_lookup(running, found.hit, admitted=False)
-            running.junction = found.junction
-            asked = min(running.known - found.hit, threshold, budget)
-            granted = self._split(running, found.hit, asked)
-            if granted <= 0 or not self.rules.admits(found.hit, bool(self.running)):
-                break
-            if not self.tables.admit(running, found, granted, bool(self.running)):
-                break
-            self._count_lookup(running, found.hit, admitted=True)
-            self.waiting.remove(running)
-            self.running.append(running)
-            self._plan(running, granted)
-            budget -= granted
-        if self.by_priority:
-            self.running.sort(key=_urgency)
-
-    def _count_lookup(self, running: Running, hit: int, *, admitted: bool) -> None:
-        """Enter a lookup into the statistics, those of requests that were preempted apart."""
-        if self.shape.scenario.features.caching and self.rules.counts_lookup(admitted):
-            first = 3 if running.preemptions else 0
-            for place, more in enumerate((1, running.known, hit), first):
-                self.statistics[place] += more
-
-    def _split(self, running: Running, start: int, asked: int) -> int:
-        """The tokens that a chunk gets of those asked for."""
-        if not self.shape.setup.split:
-            return asked
-        prompt, known, junction = running.prompt, running.known, running.junction
-        granted = self.rules.chunk(self.shape, start, asked, prompt, known, junction)
-        self.emit(trace.Split(running.request.id, start, asked, granted, known, prompt, junction))
-        return granted
-
-    def _plan(self, running: Running, tokens: int) -> None:
-        """Note a chunk. Whether its drafts are right is the scenario's to say."""
-        start = running.computed
-        drafts = max(start + tokens - running.known, 0)
-        accepted = 0
-        if drafts:
-            pattern = running.request.accept
-            accepted = min(pattern[running.verified % len(pattern)], drafts)
-            running.verified += 1
-        samples = start + tokens - drafts == running.known
-        self.chunks.append(Chunk(running, start, tokens, drafts, accepted, samples))
-        running.drafts = 0
-
-    def _hand_over(self, index: int) -> None:
-        """Tell the worker. What it was told of a table once is never told again."""
-        copies = self.tables.close_step()
-        if self.record:
-            self.emit(
-                trace.Step(
-                    index,
-                    tuple(self._scheduled(chunk) for chunk in self.chunks),
-                    (),
-                    tuple(copies),
-                    tuple(sorted(self.preempted)),
-                    tuple(sorted(self.ended)),
-                    len(self.waiting),
-                    len(self.running),
-                )
-            )
-        for chunk in self.chunks:
-            chunk.running.computed = chunk.start + chunk.tokens
-            chunk.running.delivered = [len(table) for table in chunk.running.tables]
-        self.ended = []
-
-    def _scheduled(self, chunk: Chunk) -> trace.Scheduled:
-        running = chunk.running
-        fresh = not any(running.delivered)
-        blocks = tuple(
-            tuple(table[delivered:]) for table, delivered in zip(running.tables, running.delivered, strict=True)
-        )
-        return trace.Scheduled(
-            running.request.id,
-            chunk.start,
-            chunk.start,
-            chunk.tokens,
-            chunk.drafts,
-            chunk.accepted,
-            chunk.samples,
-            fresh,
-            blocks,
-        )
-
-    # Output.
-
-    def _output(self, index: int) -> None:
-        """The output of the step comes back: wrong drafts are taken back, sampled tokens become known."""
-        chunks = [chunk for chunk in self.chunks if chunk.running in self.running]
-        got = {}
-        for chunk in chunks:
-            if chunk.samples:
-                running = chunk.running
-                left = running.prompt + running.request.max_output - running.known
-                got[running.request.id] = min(chunk.accepted + 1, left)
-        self.emit(trace.Output(index, tuple(got.items())))
-        for chunk in chunks:
-            if chunk.samples:
-                self._sampled(chunk, got[chunk.running.request.id])
-        if any(self.statistics):
-            self.emit(trace.Statistics(*self.statistics))
-            self.statistics = [0] * 6
-
-    def _sampled(self, chunk: Chunk, tokens: int) -> None:
-        """One request got ``tokens`` more; those that the step computed without need are taken back."""
-        running = chunk.running
-        running.known += tokens
-        running.computed = min(running.computed, running.known - 1)
-        if self.shape.drafts:
-            running.drafts = self.shape.drafts
-            # Since hashes look ahead, what was verified enters the cache at once, not with the next chunk.
-            if self.shape.policy.commits_at_output:
-                self.tables.cache(running, running.computed)
-        if running.known == running.prompt + running.request.max_output:
-            self._finish(running, "length")
+    def _update(self) -> None:
+        """The output of the oldest step in flight comes back."""
+        plan, accepted = self.flights.popleft()
+        self.scheduler.update(plan, accepted)
+        self.worker.processed(plan, accepted)
 
     def _snapshot(self) -> None:
         """Note the whole state."""
-        pool = self.tables.pool
+        pool = self.scheduler.tables.pool
         self.emit(
             trace.Snapshot(
                 tuple((block, count) for block, count in enumerate(pool.references) if count),
                 tuple(pool.free_list),
                 tuple((group, block, digest) for (group, digest), holders in pool.holders.items() for block in holders),
                 tuple(
-                    (running.request.id, group, tuple(table))
-                    for running in self.running
+                    (running.request.name, group, tuple(table))
+                    for running in self.scheduler.running
                     for group, table in enumerate(running.tables)
                     if table
                 ),
@@ -331,22 +265,17 @@ class Scheduler:
         )
 
 
-def _urgency(running: Running) -> tuple[int, int]:
-    """Whoever is smaller goes first under the priority policy."""
-    return (running.request.priority, running.arrival)
-
-
 class ReferenceEngine:
-    """The engine of the protocol. ``make_rules`` gives the decisions of one run."""
+    """The engine of the protocol. ``decide`` gives the decisions of one run."""
 
-    def __init__(self, name: str, release: str, make_rules: Callable[[], Rules] = Rules) -> None:
+    def __init__(self, name: str, release: str, decide: Callable[[], Decisions] = Decisions) -> None:
         if release not in POLICIES:
             raise UnknownName(f"no policy for release {release!r}; there is {', '.join(POLICIES)}")
         self.name = name
         self.version = release
         self.release: str | None = release
         self._policy = POLICIES[release]
-        self._make_rules = make_rules
+        self._decide = decide
 
     def run(self, scenario: Scenario, *, record: bool = True) -> Run:
         """Run one scenario. What goes wrong inside becomes a ``crash`` record, as with a real engine."""
@@ -356,18 +285,18 @@ class ReferenceEngine:
         shape = derive(scenario, self._policy)
         lines: list[bytes] = []
         if record:
-            lines.append(trace.encoder.encode(trace.Header("reference", self.version, "v1", shape.setup, scenario)))
+            lines.append(trace.encoder.encode(trace.Header("reference", self.version, "v1", setup_of(shape), scenario)))
 
         def send(records: list[trace.Record]) -> None:
             lines.append(trace.encoder.encode(records))
 
-        scheduler = Scheduler(shape, self._make_rules(), record=record, send=send)
+        play = Play(scenario, shape, self._decide(), record=record, send=send)
         built = time.thread_time()
         try:
-            scheduler.play()
+            play.run()
         except Exception as error:  # an engine's failure is a result, not ours to raise
-            scheduler.emit(_crash(error))
-            scheduler.flush()
+            play.emit(_crash(error))
+            play.flush()
         return Run(lines, cpu={"construct": built - started, "calls": time.thread_time() - built})
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Planted faults: the reference engine with one decision changed, a control for the rule that must see it.
 
-A check that is never seen to fail proves nothing. Each fault here is one overridden method of ``Rules``,
+A check that is never seen to fail proves nothing. Each fault here is one overridden method of ``Decisions``,
 named for what it does and filed under the rule that it breaks first; where it can, it breaks no other.
 """
 
@@ -14,14 +14,14 @@ from itertools import islice
 
 from fuzz.engines.conforming import ReferenceEngine, UnknownName
 from fuzz.engines.names import NEWEST_RELEASE
-from fuzz.engines.shape import Shape
-from fuzz.engines.tables import Rules
 from reference.admission import Share
 from reference.arithmetic import floor_to
+from reference.decisions import Decisions
 from reference.geometry import Group
 from reference.holdings import Holding
 from reference.lookup import LookupGroup
 from reference.policy import Policy
+from reference.shape import Shape
 from reference.split import last_cacheable_position, partial_tail, prefill_end
 
 
@@ -35,16 +35,16 @@ class Fault:
     name: str
     rule: str
     sentence: str
-    hook: type[Rules]
+    hook: type[Decisions]
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def _plant(name: str, rule: str, sentence: str) -> Callable[[type[Rules]], type[Rules]]:
+def _plant(name: str, rule: str, sentence: str) -> Callable[[type[Decisions]], type[Decisions]]:
     """Files the decorated decisions under a name."""
 
-    def file(hook: type[Rules]) -> type[Rules]:
+    def file(hook: type[Decisions]) -> type[Decisions]:
         FAULTS[name] = Fault(name, rule, sentence, hook)
         return hook
 
@@ -55,26 +55,26 @@ def _plant(name: str, rule: str, sentence: str) -> Callable[[type[Rules]], type[
 
 
 @_plant("stale-hash", "C1", "a block keeps its old hashes when it is given to a new owner")
-class _StaleHash(Rules):
+class _StaleHash(Decisions):
     def forgets_on_take(self, block: int) -> bool:
         return False
 
 
 @_plant("state-hit-too-early", "C2", "a hit takes a state, or copies a block, that the same step only writes")
-class _StateHitTooEarly(Rules):
+class _StateHitTooEarly(Decisions):
     def waits_for(self, named_this_step: bool) -> bool:
         return False
 
 
 @_plant("window-freed-early", "C2", "a sliding window gives its blocks back one block too early")
-class _WindowFreedEarly(Rules):
+class _WindowFreedEarly(Decisions):
     def gives_back(self, policy: Policy, group: Group, held: Holding, computed: int) -> list[list[int]]:
         early = computed + min(group.block, group.window - 1) if group.kind == "swa" else computed
         return super().gives_back(policy, group, held, early)
 
 
 @_plant("copy-forgotten", "C2", "a hit inside a block gets a private block, and nobody copies into it")
-class _CopyForgotten(Rules):
+class _CopyForgotten(Decisions):
     def copies(self, copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return []
 
@@ -83,19 +83,19 @@ class _CopyForgotten(Rules):
 
 
 @_plant("touched-twice", "A1", "the blocks of a hit get two references, and one is given back")
-class _TouchedTwice(Rules):
+class _TouchedTwice(Decisions):
     def touched(self, blocks: Sequence[int]) -> Sequence[int]:
         return [*blocks, *blocks]
 
 
 @_plant("freed-for-all", "A2", "the first of several owners that gives a block back frees it for all")
-class _FreedForAll(Rules):
+class _FreedForAll(Decisions):
     def references_after_free(self, references: int) -> int:
         return 0
 
 
 @_plant("budget-plus-one", "A3", "a step may hold one token more than its budget")
-class _BudgetPlusOne(Rules):
+class _BudgetPlusOne(Decisions):
     def budget(self, budget: int) -> int:
         return budget + 1
 
@@ -103,7 +103,7 @@ class _BudgetPlusOne(Rules):
 # The split.
 
 
-class _Cut(Rules):
+class _Cut(Decisions):
     """For faults that move the end of a prefill chunk; decoding stays as it is."""
 
     def chunk(self, shape: Shape, start: int, asked: int, prompt: int, known: int, junction: int) -> int:
@@ -136,7 +136,7 @@ class _RunsAcrossStops(_Cut):
 
 
 @_plant("junction-ignored", "S3", "the split knows no junction")
-class _JunctionIgnored(Rules):
+class _JunctionIgnored(Decisions):
     def chunk(self, shape: Shape, start: int, asked: int, prompt: int, known: int, junction: int) -> int:
         return super().chunk(shape, start, asked, prompt, known, 0)
 
@@ -159,7 +159,7 @@ class _StopsABlockEarly(_Cut):
 
 
 @_plant("junction-not-floored", "S5", "a chunk with the junction inside ends on it, and not on the boundary before it")
-class _JunctionNotFloored(Rules):
+class _JunctionNotFloored(Decisions):
     def chunk(self, shape: Shape, start: int, asked: int, prompt: int, known: int, junction: int) -> int:
         granted = super().chunk(shape, start, asked, prompt, known, junction)
         return junction - start if start < junction < start + asked else granted
@@ -191,19 +191,19 @@ class _LastStopIgnored(_Cut):
 
 
 @_plant("junction-dropped", "R1", "the boundary list leaves the junction out")
-class _JunctionDropped(Rules):
+class _JunctionDropped(Decisions):
     def boundaries(self, shape: Shape, group: Group, prompt: int, junction: int) -> tuple[int, ...]:
         return super().boundaries(shape, group, prompt, 0)
 
 
 @_plant("replay-dropped", "R2", "the boundary list leaves the replay boundaries out")
-class _ReplayDropped(Rules):
+class _ReplayDropped(Decisions):
     def boundaries(self, shape: Shape, group: Group, prompt: int, junction: int) -> tuple[int, ...]:
         return (junction,) if junction else ()
 
 
 @_plant("keeps-the-first-block", "M3", "retention keeps a request's first block, whatever the interval")
-class _KeepsTheFirstBlock(Rules):
+class _KeepsTheFirstBlock(Decisions):
     def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
         return number == 0 or super().keeps(shape, group, number, positions, first)
 
@@ -211,30 +211,30 @@ class _KeepsTheFirstBlock(Rules):
 @_plant(
     "chunk-forgets-its-first", "R3", "the first block of every chunk but the request's first stays out of the cache"
 )
-class _ChunkForgetsItsFirst(Rules):
+class _ChunkForgetsItsFirst(Decisions):
     def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
         return super().keeps(shape, group, number, positions, first) and (number != first or number == 0)
 
 
 @_plant("window-never-thinned", "R4", "a sliding window with a retention interval keeps every block")
-class _WindowNeverThinned(Rules):
+class _WindowNeverThinned(Decisions):
     def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
-        thins = group.kind == "swa" and shape.setup.retention is not None
+        thins = group.kind == "swa" and shape.retention is not None
         return thins or super().keeps(shape, group, number, positions, first)
 
 
 @_plant("states-never-thinned", "R5", "Mamba keeps every state, whatever the interval")
-class _StatesNeverThinned(Rules):
+class _StatesNeverThinned(Decisions):
     def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
         return group.kind == "mamba" or super().keeps(shape, group, number, positions, first)
 
 
 @_plant("resend-forgotten", "R6", "the boundary list leaves out where a resend resumes, and keeps the extension's")
-class _ResendForgotten(Rules):
+class _ResendForgotten(Decisions):
     def boundaries(self, shape: Shape, group: Group, prompt: int, junction: int) -> tuple[int, ...]:
-        unit = shape.setup.scheduler_block
+        unit = shape.setting.scheduler_block
         listed = super().boundaries(shape, group, prompt, junction)
-        resend = floor_to(prompt - 1, unit) - (unit if any(shape.setup.drop_groups) else 0)
+        resend = floor_to(prompt - 1, unit) - (unit if shape.drops else 0)
         return tuple(boundary for boundary in listed if floor_to(boundary, unit) != resend)
 
 
@@ -242,33 +242,33 @@ class _ResendForgotten(Rules):
 
 
 @_plant("longest-hit-wins", "L1", "the hit is the longest that any group has, not the one that all can serve")
-class _LongestHitWins(Rules):
+class _LongestHitWins(Decisions):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         hit, junction = super().hit_and_junction(shape, items, known, hashed)
         return (junction, 0) if 0 < junction < known else (hit, junction)
 
 
 @_plant("never-hits", "L2", "no lookup ever finds anything")
-class _NeverHits(Rules):
+class _NeverHits(Decisions):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         return 0, 0
 
 
 @_plant("junction-never-found", "U1", "the lookup reports no junction")
-class _JunctionNeverFound(Rules):
+class _JunctionNeverFound(Decisions):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         return super().hit_and_junction(shape, items, known, hashed)[0], 0
 
 
 @_plant("junction-at-the-hit", "L3", "every hit leaves a junction where it ends")
-class _JunctionAtTheHit(Rules):
+class _JunctionAtTheHit(Decisions):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         hit, junction = super().hit_and_junction(shape, items, known, hashed)
         return hit, junction or hit
 
 
 @_plant("second-best-hit", "M2", "the lookup takes the second longest hit that all groups can serve")
-class _SecondBestHit(Rules):
+class _SecondBestHit(Decisions):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
         hit, junction = super().hit_and_junction(shape, items, known, hashed)
         if hit == 0:
@@ -281,43 +281,43 @@ class _SecondBestHit(Rules):
 
 
 @_plant("second-free-first", "M4", "the second free block is handed out before the first")
-class _SecondFreeFirst(Rules):
+class _SecondFreeFirst(Decisions):
     def next_free(self, free: OrderedDict[int, None]) -> int:
         return next(islice(free, len(free) > 1, None))
 
 
 @_plant("first-blocks-freed-first", "M4", "a request that goes gives the first blocks of its tables back first")
-class _FirstBlocksFreedFirst(Rules):
+class _FirstBlocksFreedFirst(Decisions):
     def released(self, table: list[int]) -> list[int]:
         return table
 
 
 @_plant("states-kept-to-the-end", "M4", "states that a request has passed are given back only when it goes")
-class _StatesKeptToTheEnd(Rules):
+class _StatesKeptToTheEnd(Decisions):
     def gives_back(self, policy: Policy, group: Group, held: Holding, computed: int) -> list[list[int]]:
         return [] if group.kind == "mamba" else super().gives_back(policy, group, held, computed)
 
 
 @_plant("reservation-overlooked", "M5", "a request is admitted by the blocks of its first chunk alone")
-class _ReservationOverlooked(Rules):
+class _ReservationOverlooked(Decisions):
     def admits_by_blocks(self, whole: int | None, chunk: int, usable: int, unwritten: bool) -> bool:
         return super().admits_by_blocks(None, chunk, usable, unwritten)
 
 
 @_plant("last-block-unused", "M5", "a request that would take the last free block is not admitted")
-class _LastBlockUnused(Rules):
+class _LastBlockUnused(Decisions):
     def admits_by_blocks(self, whole: int | None, chunk: int, usable: int, unwritten: bool) -> bool:
         return super().admits_by_blocks(whole, chunk, usable - (whole is not None), unwritten)
 
 
 @_plant("copy-not-counted", "X2", "the block into which a hit or a state inside a block is copied is not counted")
-class _CopyNotCounted(Rules):
+class _CopyNotCounted(Decisions):
     def counted(self, share: Share) -> Share:
         return replace(share, copies=False)
 
 
 @_plant("last-but-one-goes", "M5", "the request that was admitted last but one is preempted")
-class _LastButOneGoes(Rules):
+class _LastButOneGoes(Decisions):
     def victim(self, running: int, served: int) -> int:
         return max(running - 2, served)
 
@@ -374,19 +374,19 @@ class _Tires(Rules):
 
 
 @_plant("waits-for-silence", "P2", "a request is admitted only when no other runs")
-class _WaitsForSilence(Rules):
+class _WaitsForSilence(Decisions):
     def admits(self, hit: int, others_run: bool) -> bool:
         return not others_run
 
 
 @_plant("hit-never-admitted", "P1", "a request that hits the cache waits for ever")
-class _HitNeverAdmitted(Rules):
+class _HitNeverAdmitted(Decisions):
     def admits(self, hit: int, others_run: bool) -> bool:
         return hit == 0
 
 
 @_plant("raises-on-a-hit", "P3", "the engine raises when a request hits the cache")
-class _RaisesOnAHit(Rules):
+class _RaisesOnAHit(Decisions):
     def admits(self, hit: int, others_run: bool) -> bool:
         if hit:
             raise AssertionError(f"a hit of {hit} tokens")
@@ -394,7 +394,7 @@ class _RaisesOnAHit(Rules):
 
 
 @_plant("every-other-run", "D1", "every other run of a process takes its blocks in another order")
-class _EveryOtherRun(Rules):
+class _EveryOtherRun(Decisions):
     runs = 0
 
     def __init__(self) -> None:
@@ -416,6 +416,6 @@ def open_planted(name: str, release: str = NEWEST_RELEASE) -> ReferenceEngine:
 
 
 @_plant("sparse-group-never-cached", "M3", "a sliding-window or Mamba group is never told that it may cache anything")
-class _SparseGroupNeverCached(Rules):
+class _SparseGroupNeverCached(Decisions):
     def cacheable(self, group: Group, tokens: int, scheduler_block: int, whole_units: bool) -> int:
         return super().cacheable(group, tokens, scheduler_block, whole_units) if group.kind == "full" else 0

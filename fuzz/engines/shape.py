@@ -1,8 +1,6 @@
-"""What the reference engine makes of a scenario: groups, units and settings, or why it refuses to run it."""
+"""What the reference engine makes of a scenario: its shape, or why it refuses to run it."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from oracle.geometry import hits_inside_blocks
 from oracle.scenario import Geometry, Scenario
@@ -10,26 +8,8 @@ from oracle.trace import Setup
 from oracle.validate import check
 from reference.geometry import Group, scheduler_block
 from reference.policy import Policy
+from reference.shape import Shape
 from reference.split import SplitSetting
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The facts that stand for a whole run. ``drafts``: draft tokens per step, hence spare Mamba blocks."""
-
-    scenario: Scenario
-    policy: Policy
-    groups: tuple[Group, ...]
-    setup: Setup
-    setting: SplitSetting
-    drafts: int
-
-    @property
-    def mask_alignment(self) -> int:
-        """The unit that masks floor boundaries to, in tokens."""
-        if self.policy.mask_alignment == "scheduler block":
-            return self.setup.scheduler_block
-        return self.setup.alignment
 
 
 def refusal(scenario: Scenario, policy: Policy) -> str:
@@ -37,8 +17,6 @@ def refusal(scenario: Scenario, policy: Policy) -> str:
     reasons = check(scenario)
     if reasons:
         return reasons[0]
-    if scenario.features.async_depth > 0:
-        return "the reference engine is synchronous"
     if any(group.checkpoint for group in scenario.geometry.groups):
         return "the reference engine saves no state inside a chunk"
     room = scenario.limits.room
@@ -49,41 +27,62 @@ def refusal(scenario: Scenario, policy: Policy) -> str:
 
 def derive(scenario: Scenario, policy: Policy) -> Shape:
     """The shape of a scenario that is not refused."""
-    geometry, features = scenario.geometry, scenario.features
-    lookahead = 1 if features.caching and features.drafts and features.lookahead_hashes else 0
+    geometry, limits, features = scenario.geometry, scenario.limits, scenario.features
+    looks_ahead = features.caching and features.drafts > 0 and features.lookahead_hashes and policy.lookahead_hashes
     # Hashes that look ahead (0.33) take the place of the EAGLE drop.
-    lookahead = lookahead if policy.lookahead_hashes else 0
-    groups = _groups(geometry, features.drafts > 0 and lookahead == 0)
+    drop = features.drafts > 0 and not looks_ahead
+    groups = _groups(geometry, drop)
     block = scheduler_block(group.block for group in groups)
     partial = features.caching and _finds_inside_blocks(geometry)
-    mamba = _mamba_block(geometry)
-    setup = Setup(
-        scheduler_block=block,
-        hash_block=geometry.hash_block,
-        split_grid=mamba or block,
-        alignment=geometry.hash_block if partial else block,
-        partial_hits=partial,
-        split=mamba > 0,
-        block_drop=features.drafts > 0 and lookahead == 0,
-        lookahead_hash=lookahead,
-        drop_groups=tuple(group.drops for group in groups),
-        exact_junction=False,
-        lookahead=features.drafts,
-        retention=features.retention,
-        watermark_blocks=int(features.watermark * geometry.blocks),
-        zeroing=False,
-        checkpoint_alignment=0,
-    )
     setting = SplitSetting(
-        grid=setup.split_grid,
-        hash_block=setup.hash_block,
+        grid=_mamba_block(geometry) or block,
+        hash_block=geometry.hash_block,
         scheduler_block=block,
-        room=scenario.limits.room,
-        block_drop=setup.block_drop,
+        room=limits.room,
+        block_drop=drop,
         partial_hits=partial,
-        lookahead=lookahead,
+        lookahead=int(looks_ahead),
     )
-    return Shape(scenario, policy, groups, setup, setting, features.drafts)
+    return Shape(
+        policy,
+        groups,
+        setting,
+        alignment=geometry.hash_block if partial else block,
+        blocks=geometry.blocks,
+        budget=limits.budget,
+        sequences=limits.sequences,
+        long_prefill_threshold=limits.long_prefill_threshold,
+        drafts=features.drafts,
+        caching=features.caching,
+        retention=features.retention,
+        by_priority=features.policy == "priority",
+        watermark_blocks=int(features.watermark * geometry.blocks),
+        reserves_full_sequence=features.reserve_full_sequence,
+        steps_unseen=features.async_depth,
+    )
+
+
+def setup_of(shape: Shape) -> Setup:
+    """The facts about the engine that a trace begins with."""
+    setting = shape.setting
+    return Setup(
+        scheduler_block=setting.scheduler_block,
+        hash_block=setting.hash_block,
+        split_grid=setting.grid,
+        alignment=shape.alignment,
+        partial_hits=setting.partial_hits,
+        split=shape.splits,
+        block_drop=setting.block_drop,
+        lookahead_hash=setting.lookahead,
+        drop_groups=tuple(group.drops for group in shape.groups),
+        exact_junction=setting.exact_junction,
+        lookahead=shape.drafts,
+        retention=shape.retention,
+        watermark_blocks=shape.watermark_blocks,
+        zeroing=False,
+        checkpoint_alignment=setting.checkpoint_alignment,
+        model_length=shape.model_length,
+    )
 
 
 def _groups(geometry: Geometry, drop: bool) -> tuple[Group, ...]:

@@ -283,10 +283,10 @@ def _served_facts(document: FindingFile) -> dict[str, Any]:
     shape = derive(document.scenario, _policy(document))
     rows = []
     for group in shape.groups:
-        needed = {"full": shape.scenario.geometry.blocks, "mamba": 1}.get(group.kind)
+        needed = {"full": shape.blocks, "mamba": 1}.get(group.kind)
         rows.append((group.kind, group.block, needed or ceil_div(group.window - 1, group.block)))
     groups = code.constant("GROUPS", rows, "Kind, block size, and how many blocks a hit needs.", LINE_WIDTH)
-    return {"alignment": shape.setup.alignment, "more_constants": groups}
+    return {"alignment": shape.alignment, "more_constants": groups}
 
 
 def _kept_facts(document: FindingFile) -> dict[str, Any]:

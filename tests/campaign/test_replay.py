@@ -14,7 +14,7 @@ from fuzz.findings import EngineFacts, FindingFile, Origin
 from fuzz.replay import Item, Replayed
 from fuzz.smoke import SCENARIO
 from fuzz.trial import try_scenario
-from oracle.scenario import Features, Scenario
+from oracle.scenario import Geometry, Group, Scenario
 
 
 def found_by(fault: str, scenario: Scenario = SCENARIO) -> Item:
@@ -102,9 +102,9 @@ def test_what_cannot_run_says_why() -> None:
     budget = Scenario(SCENARIO.geometry, replace(SCENARIO.limits, budget=1), SCENARIO.steps)
     outcome = replayed("reference", Item(Path("s.json"), budget))
     assert (outcome.word, "limits.budget" in outcome.why) == (replay.COULD_NOT_RUN, True)
-    too_much = Scenario(SCENARIO.geometry, SCENARIO.limits, SCENARIO.steps, Features(async_depth=1))
-    outcome = replayed("reference", Item(Path("s.json"), too_much))
-    assert (outcome.word, "synchronous" in outcome.why) == (replay.COULD_NOT_RUN, True)
+    saves = Geometry((Group("full", 4), Group("mamba", 4, checkpoint=1)), 4, 40)
+    outcome = replayed("reference", Item(Path("s.json"), Scenario(saves, SCENARIO.limits, SCENARIO.steps)))
+    assert (outcome.word, "saves no state" in outcome.why) == (replay.COULD_NOT_RUN, True)
 
 
 def test_a_bare_scenario_conforms_or_violates() -> None:

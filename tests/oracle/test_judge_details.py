@@ -120,3 +120,31 @@ def test_the_stop_that_a_chunk_runs_across_is_named(hash_block: int, start: int,
     reasons = [finding.reason for finding in judged(header, records).findings if finding.rule == "S3"]
     assert len(reasons) == 1
     assert stop in reasons[0]
+
+
+def tail_of_a_prompt_in_flight() -> tuple[trace.Header, Records]:
+    """A prompt whose partial tail is its end, and one step in flight: the first decode step is about the tail again."""
+    given = scenario(FULL_MAMBA, (0, Request("r0", ("a:6",), 3)), hash_block=2, partial_hits=True, async_depth=1)
+    lines = open_reference("0.31.0").run(given).lines
+    return trace.header_decoder.decode(lines[0]), [
+        record for line in lines[1:] for record in trace.records_decoder.decode(line)
+    ]
+
+
+def test_a_tail_that_was_registered_is_not_missed_when_a_call_comes_back_to_it() -> None:
+    header, records = tail_of_a_prompt_in_flight()
+    calls = [
+        record for record in records if isinstance(record, trace.Cache) and (record.group, record.tokens) == (1, 6)
+    ]
+    assert len(calls) > 1
+    judge = Judge(header, "0.31.0")
+    judge.feed_all(records)
+    assert judge.close().findings == []
+
+
+def test_a_tail_that_the_chunk_which_ends_on_it_did_not_register_is_missed() -> None:
+    header, records = tail_of_a_prompt_in_flight()
+    first = where(records, trace.Commit, group=1, position=6, request="r0")
+    judge = Judge(header, "0.31.0", frozenset({"M3"}))
+    judge.feed_all(records[:first] + records[first + 1 :])
+    assert [(finding.rule, finding.decision) for finding in judge.close().findings] == [("M3", "commit")]

@@ -1,51 +1,30 @@
-"""The block pool of the reference engine: references, the free list in order of eviction, and the hashes.
+"""The block pool: references, the free list in order of eviction, and the hashes.
 
-Blocks are numbered as the engine under test numbers them: block 0, the null block, is never given out.
-The free list is taken from its front. A block freed with a hash goes to the back, so that the least
-recently used hash is lost first; one without a hash goes to the front, it is of no use to anybody.
-Every change is also handed to ``emit`` as the record of the trace that says it.
+Block 0, the null block, stands for "none" and is never given out. The free list is taken from its front. A
+block freed with a hash goes to the back, so that the least recently used hash is lost first; one without a
+hash goes to the front, it is of no use to anybody.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from oracle.trace import Commit, Evict, Free, Pin, Record, Take, Touch
+from reference.decisions import Decisions
+from reference.listener import Listener
 
-Emit = Callable[[Record], None]
 Hash = tuple[int, int, int]
 """A hash on a block: (group, digest, position), the position being the tokens that it stands for."""
 
 NULL_BLOCK = 0
 
 
-class PoolRules:
-    """The decisions of the pool, one a method, so that a planted fault can change one of them."""
-
-    def references_after_free(self, references: int) -> int:
-        """How many references a block has left once one was given back."""
-        return references - 1
-
-    def touched(self, blocks: Sequence[int]) -> Sequence[int]:
-        """The blocks that get one more reference each when a hit adopts ``blocks``."""
-        return blocks
-
-    def forgets_on_take(self, block: int) -> bool:
-        """Whether a block loses its hashes when a new owner takes it."""
-        return True
-
-    def next_free(self, free: OrderedDict[int, None]) -> int:
-        """The free block that is given out next."""
-        return next(iter(free))
-
-
 class Pool:
     """``count`` blocks, the null block included."""
 
-    def __init__(self, count: int, rules: PoolRules, emit: Emit) -> None:
-        self.rules = rules
-        self.emit = emit
+    def __init__(self, count: int, decisions: Decisions, listener: Listener) -> None:
+        self.decisions = decisions
+        self.listener = listener
         self.references = [0] * count
         self.free_list: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, count))
         self.hashes: dict[int, list[Hash]] = {}
@@ -58,42 +37,42 @@ class Pool:
             raise RuntimeError(f"{count} blocks were asked for, {len(self.free_list)} are free")
         taken = []
         for _ in range(count):
-            block = self.rules.next_free(self.free_list)
+            block = self.decisions.next_free(self.free_list)
             del self.free_list[block]
-            if self.rules.forgets_on_take(block):
+            if self.decisions.forgets_on_take(block):
                 self.forget(block)
             self.references[block] = 1
             taken.append(block)
         if taken:
-            self.emit(Take(tuple(taken)))
+            self.listener.took(taken)
         return taken
 
     def touch(self, blocks: Sequence[int]) -> None:
         """One more reference each; a free block is free no longer."""
-        touched = self.rules.touched(blocks)
+        touched = self.decisions.touched(blocks)
         for block in touched:
             self.free_list.pop(block, None)
             self.references[block] += 1
         if touched:
-            self.emit(Touch(tuple(touched)))
+            self.listener.touched(touched)
 
     def free(self, blocks: Iterable[int]) -> None:
         """Give back one reference each, in the order in which the blocks may be evicted."""
         freed = [block for block in blocks if block != NULL_BLOCK]
         if freed:
-            self.emit(Free(tuple(freed)))
+            self.listener.freed(freed)
             self._give_back(freed)
 
     def pin(self, block: int) -> None:
         """A reference that no table holds, so that a block survives until it was copied."""
-        self.emit(Pin((block,), 1))
+        self.listener.pinned((block,), 1)
         self.free_list.pop(block, None)
         self.references[block] += 1
 
     def _give_back(self, blocks: Sequence[int]) -> None:
         unnamed = []
         for block in blocks:
-            self.references[block] = self.rules.references_after_free(self.references[block])
+            self.references[block] = self.decisions.references_after_free(self.references[block])
             if self.references[block] != 0:
                 continue
             if block in self.hashes:
@@ -128,7 +107,7 @@ class Pool:
         self.hashes.setdefault(block, []).append((group, digest, position))
         self.holders.setdefault((group, digest), []).append(block)
         self.named_this_step.add((group, digest))
-        self.emit(Commit(request, group, block, position, digest))
+        self.listener.named(request, group, block, position, digest)
 
     def named(self, group: int, block: int, digest: int) -> bool:
         """Whether this very block has this hash."""
@@ -144,7 +123,7 @@ class Pool:
             holders.remove(block)
             if not holders:
                 del self.holders[group, digest]
-        self.emit(Evict(block))
+        self.listener.evicted(block)
         return hashes
 
     def move_names(self, source: int, target: int) -> None:
