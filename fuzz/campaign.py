@@ -73,7 +73,10 @@ class CampaignError(Exception):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asked for. ``scenarios`` and ``seconds``: whichever is reached first (None: no limit)."""
+    """What the user asked for. ``scenarios`` and ``seconds``: whichever is reached first (None: no limit).
+
+    ``against``: the release whose policy the reference engine follows, to compare costs with (None: it does not run).
+    """
 
     source: Scenarios
     workers: int
@@ -86,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     repeat_every: int = REPEAT_EVERY
     twins_every: int = TWINS_EVERY
     attempts: int = ATTEMPTS
+    against: str | None = None
 
 
 class Clock(msgspec.Struct):
@@ -210,6 +214,7 @@ class Campaign:
                 scenarios=self._settings.scenarios,
                 repeat_every=self._settings.repeat_every,
                 twins_every=self._settings.twins_every,
+                against=self._settings.against,
             )
             process = context.Process(target=worker.main, args=(theirs, plan), daemon=True)
             with _uninterrupted():

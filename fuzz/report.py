@@ -19,6 +19,7 @@ from fuzz.shrink import size
 from fuzz.story import Row, count
 from fuzz.tally import COVERED, Tally
 from oracle.cells import CELLS
+from oracle.costs import COSTS
 from oracle.scenario import Features, Group, Request, Scenario, Step
 from oracle.validate import prompt_tokens
 from reference.rules import RULES
@@ -250,6 +251,8 @@ def heading(state: State) -> str:
 def summary_text(state: State) -> str:
     """What was checked, on which build, what was found; then one finding per rule and decision."""
     sections: list[list[str] | str] = [_checked(state), _rules(state), _found(state)]
+    if state.settings.against is not None:
+        sections.append(_costs(state))
     shown = representatives(state.found)
     for signature in shown:
         document = state.found[signature]
@@ -371,6 +374,25 @@ def _found(state: State) -> list[str]:
         seen = count(state.tally.signatures.get(known.signature, 0), "scenario")
         words = f"known {' · '.join(known.signature)}: {status}; {seen}; {known.reason} ({known.report})"
         lines += _wrapped(words, " " * 12, " " * 14)
+    return lines
+
+
+def _costs(state: State) -> list[str]:
+    """What the engine's decisions cost beside the reference engine's, and where it loses most."""
+    against, settings = state.tally.against, state.settings
+    unlike = f"; {count(against.unlike, 'scenario')} not run to its end by both" if against.unlike else ""
+    words = f"beside the reference engine's under the policy of {settings.against}, in all of"
+    lines = [_fact("Costs", f"{words} {count(against.scenarios, 'scenario')}{unlike}")]
+    lines.append(f"{'':12}{'':<18}{'engine':>12}{'reference':>12}{'ratio':>8}")
+    for name in COSTS:
+        ratio = against.ratio(name)
+        told = "-" if ratio is None else f"{ratio:.3f}"
+        ours, theirs = getattr(against.engine, name), getattr(against.reference, name)
+        lines.append(f"{'':12}{name.replace('_', ' '):<18}{ours:>12,}{theirs:>12,}{told:>8}")
+    for name, loss in sorted(against.largest.items()):
+        where = f"scenario {loss.index} of seed {settings.source.seed}"
+        words = f"most {name.replace('_', ' ')} lost: {loss.engine} against {loss.reference} in {where}"
+        lines += _wrapped(words, " " * 12)
     return lines
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from fuzz.against import Against
 from fuzz.trial import Trial
 from oracle.verdict import Finding, Verdict
 
@@ -32,7 +33,8 @@ class Tally(msgspec.Struct):
     ``steps`` and ``records`` were judged; ``repeated`` scenarios were run twice; ``twins``: pairs of scenarios that
     were compared, by metamorphic rule. ``judged`` and ``allowed`` are as in a verdict, ``coverage`` counts
     scenarios. ``seconds``: CPU by phase. ``signatures``: scenarios that showed each finding. ``digest`` stands for
-    all traces, in any order. ``runner``: the model-runner flavour that the traces name.
+    all traces, in any order. ``runner``: the model-runner flavour that the traces name. ``against``: costs beside the
+    reference engine's, where they were asked for.
     """
 
     scenarios: int = 0
@@ -52,6 +54,7 @@ class Tally(msgspec.Struct):
     signatures: dict[Signature, int] = msgspec.field(default_factory=dict)
     digest: int = 0
     runner: str = ""
+    against: Against = msgspec.field(default_factory=Against)
 
     @property
     def unrun(self) -> int:
@@ -128,6 +131,7 @@ class Tally(msgspec.Struct):
         _add(self.coverage, other.coverage)
         _add(self.seconds, other.seconds)
         _add(self.signatures, other.signatures)
+        self.against.merge(other.against)
         self.digest = (self.digest + other.digest) % (1 << _DIGEST_BITS)
 
 

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
+from fuzz.engines.conforming import open_reference
 from fuzz.engines.names import EngineError
 from fuzz.engines.open import Prepared, open_prepared
 from fuzz.engines.protocol import Engine
@@ -63,7 +64,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker needs to know. ``scenarios``: number of the campaign's scenarios (None: until stopped).
 
     Every ``repeat_every``-th scenario is run twice, and its traces compared; beside every ``twins_every``-th one
-    the two of a metamorphic rule are run, of each rule in turn.
+    the two of a metamorphic rule are run, of each rule in turn. ``against``: the release whose policy the reference
+    engine follows, which then runs every scenario, too, for its costs (None: it does not).
     """
 
     prepared: Prepared
@@ -75,6 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: int | None
     repeat_every: int
     twins_every: int
+    against: str | None = None
 
 
 class Fuzz(msgspec.Struct, frozen=True):
@@ -205,6 +208,7 @@ class _Worker:
         self._engine = engine
         self._scenarios = scenario_source(plan.source)
         self._unsupported = unsupported(plan.prepared)
+        self._reference = open_reference(plan.against) if plan.against is not None else None
         self._signatures: set[Signature] = set()
         self._faults: set[str] = set()
         self._tally = Tally()
@@ -268,6 +272,8 @@ class _Worker:
     def _take(self, index: int, ran: Ran) -> None:
         """Judge one scenario of a campaign, and tell the parent of each signature once."""
         trial = self._judge(ran)
+        if self._reference is not None and not trial.could_not_run:
+            self._compare_costs(self._reference, index, trial, ran.scenario)
         self._tally.add(index, trial)
         if trial.ours and trial.could_not_run not in self._faults:
             self._faults.add(trial.could_not_run)
@@ -286,6 +292,11 @@ class _Worker:
                 self._signatures.add(signature)
                 rows = story(trial.lines, finding, trial.verdict.judged)
                 self._parent.send(Seen(index, finding, scenario, trial.runner, rows))
+
+    def _compare_costs(self, reference: Engine, index: int, trial: Trial, scenario: Scenario) -> None:
+        started = time.process_time()
+        self._tally.against.add(index, scenario, trial.lines, reference.run(scenario).lines)
+        trial.seconds["reference engine"] = time.process_time() - started
 
     def _report(self, *, idle: bool) -> None:
         self._parent.send(Progress(self._tally, idle))

@@ -54,6 +54,11 @@ _WORKERS_MAX = 4
 )
 @click.option("--without", multiple=True, metavar="FEATURE", help="Leave these features out.")
 @click.option("--backend", type=click.Choice(["seeded", "hypothesis"]), default="seeded", show_default=True)
+@click.option(
+    "--against",
+    type=click.Choice(["reference"]),
+    help="Run every scenario on the reference engine, too, and compare what the decisions cost.",
+)
 @click.option("--known", "known_file", type=click.Path(dir_okay=False), help="Findings that are expected (TOML).")
 @folder_option
 @json_option
@@ -70,13 +75,14 @@ def fuzz(
     only: tuple[str, ...],
     without: tuple[str, ...],
     backend: Any,
+    against: str | None,
     known_file: str | None,
     folder: str,
     as_json: bool,
 ) -> None:
     """Look for scenarios in which an engine breaks a rule.
 
-    Exit status: 0 no finding, 1 findings, 2 could not judge.
+    Exit status: 0 no finding, 1 findings, 2 could not judge. What --against tells does not change it.
 
     \b
     A file for --known holds one table per expected finding:
@@ -110,7 +116,10 @@ def fuzz(
         folder=Path(folder),
         known=known,
         today=datetime.datetime.now(datetime.UTC).date(),
+        against=prepared.release if against else None,
     )
+    if against and prepared.release is None:
+        raise Problem("--against reference: the reference engine follows a policy, and --policy none says none")
     if backend == "hypothesis" and settings.source.seed >= 1 << 64:
         raise Problem("--seed: with --backend hypothesis a seed has at most 64 bits")
     _run(prepared, settings, setup, as_json)
@@ -186,6 +195,7 @@ def summary_document(state: State) -> dict[str, Any]:
         "unjudged": tally.unjudged,
         "allowed": tally.allowed,
         "coverage": tally.coverage,
+        "against": tally.against.document() if settings.against is not None else None,
         "findings": [{"path": str(state.paths[s]), **finding_document(state.found[s])} for s in sorted(state.found)],
         "known": [
             {"signature": s, "status": status, "scenarios": tally.signatures.get(s, 0)}

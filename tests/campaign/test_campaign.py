@@ -15,14 +15,17 @@ import pytest
 
 from fuzz.campaign import Campaign, Settings, State
 from fuzz.engines.names import EngineName
-from fuzz.engines.open import Prepared, prepare_engine
+from fuzz.engines.open import Prepared, open_engine, prepare_engine
 from fuzz.findings import decode_finding
 from fuzz.known import Known
 from fuzz.smoke import SCENARIO
-from fuzz.sources import Scenarios
+from fuzz.sources import Scenarios, scenario_source
 from fuzz.supported import withheld
 from fuzz.trial import Trial, try_scenario
 from fuzz.worker import OurFault
+from oracle.compare import records_of
+from oracle.costs import COSTS
+from oracle.trace import Allocate
 from oracle.validate import decode_scenario
 from oracle.verdict import Verdict
 
@@ -65,6 +68,39 @@ def test_what_is_found_does_not_depend_on_the_number_of_workers(tmp_path: Path) 
     assert one.found == two.found
     assert one.tally.digest == two.tally.digest
     assert (one.tally.scenarios, one.tally.judged) == (two.tally.scenarios, two.tally.judged)
+
+
+def test_a_loss_beside_the_reference_engine_is_told_and_is_no_finding(tmp_path: Path) -> None:
+    rules = frozenset({"A1"})
+    state = run("planted:never-hits", tmp_path, against="0.33.0", rules=rules)
+    against = state.tally.against
+    assert (state.exit_status, against.scenarios, against.unlike) == (0, 60, 0)
+    assert against.engine.hit_tokens == 0 < against.reference.hit_tokens
+    assert against.ratio("hit_tokens") == 0
+    chunks = against.ratio("chunks")
+    assert chunks is not None
+    assert chunks > 1
+    largest = against.largest["hit_tokens"]
+    alone = try_scenario(open_engine("reference"), scenario_source(state.settings.source)(largest.index))
+    hits = [record.hit for record in records_of(alone.lines) if isinstance(record, Allocate) and record.granted]
+    assert (largest.engine, largest.reference) == (0, sum(hits))
+
+
+def test_the_reference_engine_beside_itself_is_even_for_any_number_of_workers(tmp_path: Path) -> None:
+    one, two = (run("reference", tmp_path, against="0.33.0", workers=workers) for workers in (1, 2))
+    assert {one.tally.against.ratio(name) for name in COSTS} == {1.0}
+    assert one.tally.against.largest == {}
+    assert one.tally.against == two.tally.against
+    faulty = [run("planted:second-best-hit", tmp_path, against="0.33.0", workers=n).tally.against for n in (1, 2, 3)]
+    assert faulty[0] == faulty[1] == faulty[2]
+    assert faulty[0].largest["hit_tokens"].amount > 0
+
+
+def test_costs_are_compared_only_where_both_ran_to_the_end(tmp_path: Path) -> None:
+    against = run("planted:raises-on-a-hit", tmp_path, against="0.33.0").tally.against
+    assert against.unlike > 0
+    assert against.scenarios == 60 - against.unlike
+    assert against.reference.hit_tokens == 0
 
 
 def test_an_engine_that_does_not_repeat_itself_is_a_class_of_its_own(tmp_path: Path) -> None:
@@ -195,7 +231,7 @@ def test_an_interrupted_campaign_without_findings_is_no_pass(tmp_path: Path) -> 
 
 
 def test_a_campaign_that_skips_most_is_no_pass(tmp_path: Path) -> None:
-    state = run("reference", tmp_path, only=("async",))
+    state = run("reference", tmp_path, only=("mamba", "checkpoint"))
     assert state.tally.skipped > state.tally.scenarios
     assert state.exit_status == 2
     assert state.could_not_judge.startswith(f"ran {state.tally.scenarios} of 60 scenarios")

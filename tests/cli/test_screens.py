@@ -56,6 +56,26 @@ def test_fuzz_that_could_not_judge(kvoracle: Kvoracle, snapshot: Any) -> None:
     assert screen(result.stdout) == snapshot
 
 
+def test_fuzz_against_the_reference_engine(kvoracle: Kvoracle, snapshot: Any) -> None:
+    command = ("fuzz", "--engine", "planted:never-hits", "--seed", "1", "--scenarios", "20", "--rule", "A1")
+    result = kvoracle(*command, "--workers", "1", "--against", "reference")
+    assert result.exit_code == 0
+    assert screen(result.stdout) == snapshot
+    document = json.loads(kvoracle(*command, "--workers", "2", "--against", "reference", "--json").stdout)["against"]
+    told = re.search(r"hit tokens +0 +([\d,]+) +0\.000", result.stdout)
+    assert told is not None
+    hits = document["costs"]["hit_tokens"]
+    assert hits == {"engine": 0, "reference": int(told[1].replace(",", "")), "ratio": 0.0}
+    assert set(document["largest_losses"]) == {"hit_tokens", "steps"}
+    assert json.loads(kvoracle(*command, "--json").stdout)["against"] is None
+
+
+def test_costs_are_not_compared_without_a_policy(kvoracle: Kvoracle) -> None:
+    result = kvoracle("fuzz", "--engine", "reference", "--policy", "none", "--against", "reference")
+    assert result.exit_code == 2
+    assert "the reference engine follows a policy" in result.stderr
+
+
 def test_fuzz_as_json(kvoracle: Kvoracle) -> None:
     result = kvoracle(*FUZZ, "--json")
     document = json.loads(result.stdout)
@@ -290,7 +310,7 @@ def test_schema_describes_what_is_written(kvoracle: Kvoracle, document: str) -> 
         ("judge", "none.jsonl"),
         ("engines", "remove", "vllm==9.9.9"),
         ("engines", "check"),
-        ("fuzz", "--engine", "reference", "--only", "async"),
+        ("fuzz", "--engine", "reference", "--only", "checkpoint"),
         ("fuzz", "--engine", "reference", "--only", "eagle-flag", "--without", "eagle"),
         ("fuzz", "--engine", "reference", "--folder", "empty.json"),
         ("fuzz", "--engine", "reference", "--folder", "empty.json/x"),
