@@ -26,9 +26,13 @@ class Decisions:
         """How many of the tokens asked for a chunk gets, in a model with recurrent state."""
         return split.split(shape.policy, shape.setting, start, asked, prompt, known, junction)
 
-    def admits(self, hit: int, others_run: bool) -> bool:
+    def admits(self, name: str, hit: int, others_run: bool) -> bool:
         """Whether a request that waits may be admitted at all."""
         return True
+
+    def counts_lookup(self, admitted: bool) -> bool:
+        """Whether a lookup enters the statistics: when it is made, or when its request is ``admitted``."""
+        return admitted
 
     def victim(self, running: int, served: int) -> int:
         """The place of the request that is preempted, of so many ``running``, of which ``served`` have had a chunk."""

@@ -56,3 +56,7 @@ class Listener(Protocol):
 
     def output(self, step: int, tokens: Mapping[str, int]) -> None:
         """The output of a step arrived: by request, the tokens that it got. What follows from it comes next."""
+
+    def reported(self, counts: Sequence[int]) -> None:
+        """The statistics since the last report: lookups, tokens looked up and tokens hit, first of requests that were
+        never preempted, then of the others."""

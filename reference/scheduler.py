@@ -69,6 +69,7 @@ class Scheduler:
         self.chunks: list[Chunk] = []
         self.preempted: list[str] = []
         self.finished: list[str] = []
+        self.statistics = [0] * 6
 
     # Events.
 
@@ -158,19 +159,28 @@ class Scheduler:
             if self.shape.by_priority:
                 running = min(self.waiting, key=lambda item: item.urgency)
             found = self.cache.find(running)
+            self._count(running, found.hit, admitted=False)
             running.junction = found.junction
             asked = min(running.known - found.hit, threshold, budget)
             granted = self._split(running, found.hit, asked)
-            if granted <= 0 or not self.decisions.admits(found.hit, bool(self.running)):
+            if granted <= 0 or not self.decisions.admits(running.request.name, found.hit, bool(self.running)):
                 break
             if not self.tables.admit(running, found, granted, bool(self.running)):
                 break
+            self._count(running, found.hit, admitted=True)
             self.waiting.remove(running)
             self.running.append(running)
             self._plan(running, granted)
             budget -= granted
         if self.shape.by_priority:
             self.running.sort(key=lambda item: item.urgency)
+
+    def _count(self, running: Running, hit: int, *, admitted: bool) -> None:
+        """Enter a lookup into the statistics, those of requests that were preempted apart."""
+        if self.shape.caching and self.decisions.counts_lookup(admitted):
+            first = 3 if running.stay else 0
+            for place, more in enumerate((1, running.known, hit), first):
+                self.statistics[place] += more
 
     def _split(self, running: Running, start: int, asked: int) -> int:
         """The tokens that a chunk gets of those asked for."""
@@ -220,6 +230,9 @@ class Scheduler:
                 self._confirm(running, chunk, accepted[chunk.request.name])
             if running.known == running.request.prompt + running.request.max_output:
                 self._finish(running, "length")
+        if any(self.statistics):
+            self.listener.reported(self.statistics)
+            self.statistics = [0] * 6
 
     def _is_wanted(self, running: Running, chunk: Chunk) -> bool:
         """Whether the tokens are not those that a request computes anew, since it was preempted and runs again."""

@@ -84,6 +84,9 @@ class Recorder:
     def output(self, step: int, tokens: Mapping[str, int]) -> None:
         self.emit(trace.Output(step, tuple(tokens.items())))
 
+    def reported(self, counts: Sequence[int]) -> None:
+        self.emit(trace.Statistics(*counts))
+
 
 @dataclass
 class Truth:

@@ -326,7 +326,7 @@ class _LastButOneGoes(Decisions):
 
 
 @_plant("counted-per-retry", "T1", "a lookup is counted when it is made, and again when its request tries again")
-class _CountedPerRetry(Rules):
+class _CountedPerRetry(Decisions):
     def counts_lookup(self, admitted: bool) -> bool:
         return not admitted
 
@@ -335,33 +335,31 @@ class _CountedPerRetry(Rules):
 
 
 @_plant("newest-goes-first-among-many", "U2", "of more than a dozen free blocks the one freed last is handed out")
-class _NewestGoesFirstAmongMany(Rules):
+class _NewestGoesFirstAmongMany(Decisions):
     def next_free(self, free: OrderedDict[int, None]) -> int:
         return next(reversed(free)) if len(free) > 12 else super().next_free(free)
 
 
-@_plant("hit-by-name", "V1", "nothing is reused if the first request's name is early in the alphabet")
-class _HitByName(Rules):
-    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
-        if shape.scenario.requests()[0].id < "o":
-            return 0, 0
-        return super().hit_and_junction(shape, items, known, hashed)
+@_plant("waits-by-name", "V1", "a request whose name is late in the alphabet is admitted only while no other runs")
+class _WaitsByName(Decisions):
+    def admits(self, name: str, hit: int, others_run: bool) -> bool:
+        return name < "o" or not others_run
 
 
 @_plant("hit-waits-for-company", "V2", "a request that hits the cache is admitted only while another runs")
-class _HitWaitsForCompany(Rules):
-    def admits(self, hit: int, others_run: bool) -> bool:
+class _HitWaitsForCompany(Decisions):
+    def admits(self, name: str, hit: int, others_run: bool) -> bool:
         return hit == 0 or others_run
 
 
 @_plant("budget-of-its-own", "V3", "no step holds more than 20 tokens, whatever its budget")
-class _BudgetOfItsOwn(Rules):
+class _BudgetOfItsOwn(Decisions):
     def budget(self, budget: int) -> int:
         return min(budget, 20)
 
 
 @_plant("tires", "V4", "from the twentieth step on a step holds a token less")
-class _Tires(Rules):
+class _Tires(Decisions):
     def __init__(self) -> None:
         self.steps = 0
 
@@ -375,19 +373,19 @@ class _Tires(Rules):
 
 @_plant("waits-for-silence", "P2", "a request is admitted only when no other runs")
 class _WaitsForSilence(Decisions):
-    def admits(self, hit: int, others_run: bool) -> bool:
+    def admits(self, name: str, hit: int, others_run: bool) -> bool:
         return not others_run
 
 
 @_plant("hit-never-admitted", "P1", "a request that hits the cache waits for ever")
 class _HitNeverAdmitted(Decisions):
-    def admits(self, hit: int, others_run: bool) -> bool:
+    def admits(self, name: str, hit: int, others_run: bool) -> bool:
         return hit == 0
 
 
 @_plant("raises-on-a-hit", "P3", "the engine raises when a request hits the cache")
 class _RaisesOnAHit(Decisions):
-    def admits(self, hit: int, others_run: bool) -> bool:
+    def admits(self, name: str, hit: int, others_run: bool) -> bool:
         if hit:
             raise AssertionError(f"a hit of {hit} tokens")
         return True
