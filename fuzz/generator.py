@@ -12,7 +12,7 @@ import math
 from fuzz.draw import Draw, SeededDraw
 from fuzz.geometries import draw_blocks, draw_groups, draw_hash_block, draw_kinds
 from fuzz.swarm import FEATURES, Swarm, UnknownFeature, check_features, describe, draw_swarm
-from fuzz.workload import Job, draw_jobs, draw_steps, sizes
+from fuzz.workload import Job, draw_jobs, draw_steps, sizes, span_tokens
 from oracle.scenario import Features, Geometry, Group, GroupKind, Limits, Scenario
 from oracle.validate import blocks_for_request
 
@@ -31,6 +31,8 @@ __all__ = [
 
 # Scenarios per swarm: enough to meet a rare combination many times, few enough to try many swarms.
 SWARM_SCENARIOS = 50
+
+DRAFTS_MAX = 5
 
 _SWARM_SALT, _SCENARIO_SALT = 0, 1
 
@@ -64,7 +66,7 @@ def _draw_drafts(draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], blocks:
     if not _uses(draw, swarm, "eagle", 85):
         return 0
     mamba = [block for kind, block in zip(kinds, blocks, strict=True) if kind == "mamba"]
-    return draw.integer(1, min([3, *(block - 1 for block in mamba)]))
+    return draw.integer(1, min([DRAFTS_MAX, *(block - 1 for block in mamba)]))
 
 
 def _draw_limits(draw: Draw, swarm: Swarm, blocks: list[int], drafts: int) -> Limits:
@@ -73,7 +75,7 @@ def _draw_limits(draw: Draw, swarm: Swarm, blocks: list[int], drafts: int) -> Li
     The budget holds a token per sequence (every release) and is above the drafts (0.33). Only with
     ``tiny-budget`` is it, or the threshold, below the smallest block (which 0.26 refuses with Mamba).
     """
-    smallest, largest, block = min(blocks), max(blocks), math.lcm(*blocks)
+    smallest, largest, block = min(blocks), max(blocks), span_tokens(blocks, math.lcm(*blocks))
     tiny = _uses(draw, swarm, "tiny-budget", 70)
     sequences = draw.integer(1, 2) if tiny else draw.choice((4, 2, 3, 1, 8))
     least = max(sequences, drafts + 1)
@@ -112,6 +114,7 @@ def _draw_features(
         async_depth=_draw_depth(draw, swarm),
         watermark=draw.choice((0.1, 0.02, 0.05, 0.25)) if _uses(draw, swarm, "watermark", 70) else _NO_WATERMARK,
         reserve_full_sequence=not _uses(draw, swarm, "optimistic", 80),
+        runner="v2" if _uses(draw, swarm, "runner-v2", 80) else "v1",
     )
 
 

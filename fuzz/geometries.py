@@ -17,7 +17,11 @@ _UNEQUAL: tuple[tuple[int, int], ...] = (
     (2, 4), (2, 6), (4, 12), (3, 9), (4, 8), (2, 16), (3, 6), (4, 16), (2, 3), (4, 6), (6, 9), (6, 8),
     (3, 4), (8, 12), (6, 10), (2, 5), (3, 5), (4, 9), (5, 7), (10, 15),
 )  # fmt: skip
-_UNEQUAL_REAL: tuple[tuple[int, int], ...] = ((16, 64), (16, 32), (16, 528), (32, 48))
+# Of three real pairs a twin follows, scaled down by 8, 8 and 16.
+_UNEQUAL_REAL: tuple[tuple[int, int], ...] = (
+    (16, 64), (16, 32), (32, 48), (16, 1600), (2, 200), (16, 528), (2, 66), (816, 1648), (51, 103),
+)  # fmt: skip
+_REAL_HASH_BLOCK = 16
 
 
 def draw_kinds(draw: Draw, swarm: Swarm) -> tuple[GroupKind, ...]:
@@ -97,6 +101,8 @@ def draw_hash_block(draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], bloc
     units = [unit for unit in range(1, default + 1) if default % unit == 0 and unit < widest_mamba]
     if not units:
         return default, False
+    if "real-blocks" in swarm and _REAL_HASH_BLOCK in units and draw.chance(60):
+        return _REAL_HASH_BLOCK, True
     # Hash blocks of one token are legal but unlike any model: only when nothing else divides, or rarely.
     if len(units) > 1 and draw.chance(90):
         units.remove(1)

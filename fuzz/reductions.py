@@ -138,8 +138,10 @@ def _plainer_groups(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _plainer_requests(scenario: Scenario) -> Iterator[Scenario]:
-    """A request without priority, or with fewer accepted drafts."""
+    """A request without priority, that is looked up, or with fewer accepted drafts."""
     for request in scenario.requests():
+        if request.skips_lookup:
+            yield _with_request(scenario, replace(request, skips_lookup=False))
         if request.priority:
             yield _with_request(scenario, replace(request, priority=0))
         if request.accept != (0,):

@@ -223,6 +223,8 @@ def _request(request: Request) -> str:
         text += f", accepts {' '.join(map(str, request.accept))} drafts"
     if request.priority:
         text += f", priority {request.priority}"
+    if request.skips_lookup:
+        text += ", takes nothing from the cache"
     return text + (f", output stream {request.output}" if request.output else "")
 
 

@@ -33,8 +33,8 @@ class Tally(msgspec.Struct):
     ``steps`` and ``records`` were judged; ``repeated`` scenarios were run twice; ``twins``: pairs of scenarios that
     were compared, by metamorphic rule. ``judged`` and ``allowed`` are as in a verdict, ``coverage`` counts
     scenarios. ``seconds``: CPU by phase. ``signatures``: scenarios that showed each finding. ``digest`` stands for
-    all traces, in any order. ``runner``: the model-runner flavour that the traces name. ``against``: costs beside the
-    reference engine's, where they were asked for.
+    all traces, in any order. ``runners``: scenarios by the model-runner flavour that their traces name. ``against``:
+    costs beside the reference engine's, where they were asked for.
     """
 
     scenarios: int = 0
@@ -53,8 +53,13 @@ class Tally(msgspec.Struct):
     seconds: dict[str, float] = msgspec.field(default_factory=dict)
     signatures: dict[Signature, int] = msgspec.field(default_factory=dict)
     digest: int = 0
-    runner: str = ""
     against: Against = msgspec.field(default_factory=Against)
+    runners: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def runner(self) -> str:
+        """The model-runner flavours that the traces name, in words."""
+        return " and ".join(sorted(self.runners))
 
     @property
     def unrun(self) -> int:
@@ -83,7 +88,8 @@ class Tally(msgspec.Struct):
         if trial.could_not_run:
             _add(self.ours if trial.ours else self.could_not_run, {trial.could_not_run: 1})
             return
-        self.runner = self.runner or trial.runner
+        if trial.runner:
+            _add(self.runners, {trial.runner: 1})
         verdict = trial.verdict
         self.steps += verdict.steps
         self.records += verdict.records
@@ -117,7 +123,6 @@ class Tally(msgspec.Struct):
         """Add what another tally counted."""
         self.scenarios += other.scenarios
         self.skipped += other.skipped
-        self.runner = self.runner or other.runner
         self.steps += other.steps
         self.records += other.records
         self.repeated += other.repeated
@@ -126,6 +131,7 @@ class Tally(msgspec.Struct):
         _add(self.ours, other.ours)
         _add(self.features, other.features)
         _add(self.twins, other.twins)
+        _add(self.runners, other.runners)
         _add(self.judged, other.judged)
         _add(self.allowed, other.allowed)
         _add(self.coverage, other.coverage)

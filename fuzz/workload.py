@@ -44,11 +44,20 @@ class Job:
 def sizes(blocks: list[int], hash_block: int, scheduler_block: int, limits: Limits) -> Sizes:
     """Bound the prompts: about six scheduler blocks, and no more than a small budget computes in time."""
     per_step = limits.room
-    longest = min(6 * scheduler_block, max(MAX_PROMPT_TOKENS, 2 * scheduler_block + 40))
+    span = span_tokens(blocks, scheduler_block)
+    longest = min(6 * span, max(MAX_PROMPT_TOKENS, 2 * span + 40))
     # One token a step is a good scenario, but not two hundred times.
-    longest = max(2, min(longest, max(16 * per_step, 2 * scheduler_block + 2)))
+    longest = max(2, min(longest, max(16 * per_step, 2 * span + 2)))
     units = tuple(sorted({hash_block, *blocks, scheduler_block}))
     return Sizes(tuple(unit for unit in units if unit <= longest), per_step, longest)
+
+
+def span_tokens(blocks: list[int], scheduler_block: int) -> int:
+    """What lengths are measured by: the scheduler block, or, where that is out of reach, the widest block.
+
+    (The scheduler block of 816 and 1648 has 84,048 tokens.)
+    """
+    return scheduler_block if scheduler_block <= MAX_PROMPT_TOKENS else max(blocks)
 
 
 def _length(draw: Draw, sizes: Sizes, longest: int) -> int:
@@ -140,7 +149,8 @@ def _request(
     if features.policy == "priority":
         # Late and urgent requests are those that push others out in the middle of a step.
         priority = max(2 - number, 0) if draw.chance(40) else draw.integer(0, 2)
-    return Request(f"r{number}", prompt, max_output, output, accept, priority)
+    skips_lookup = "skip-lookup" in swarm and draw.chance(30)
+    return Request(f"r{number}", prompt, max_output, output, accept, priority, skips_lookup)
 
 
 def _arrival(draw: Draw, swarm: Swarm, at: int, busy: int) -> int:

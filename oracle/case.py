@@ -97,6 +97,7 @@ class Case:
         self.geometry = geometry_class(scenario)
         self.record = -1
         self.step = 0
+        self.skips_lookup = frozenset(request.id for request in scenario.requests() if request.skips_lookup)
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
 
     def request(self, name: str) -> RequestState:

@@ -31,7 +31,9 @@ def check_lookup(case: Case, record: Lookup) -> int:
         for group in range(len(case.groups)):
             _check_served(case, record, state, group)
     offered = 0
-    if case.scenario.features.caching:
+    if record.request in case.skips_lookup:
+        _check_skipped(case, record)
+    elif case.scenario.features.caching:
         items = [
             lookup.LookupGroup(spec, present_in(case, state, number, record.known))
             for number, spec in enumerate(case.groups)
@@ -133,6 +135,21 @@ def present_in(case: Case, state: RequestState, group: int, known: int) -> Calla
         return tokens + lookahead <= known and (group, ids[tokens + lookahead]) in by_key
 
     return present
+
+
+def _check_skipped(case: Case, record: Lookup) -> None:
+    """M2, for a request that takes nothing from the cache, whatever is in it."""
+    case.cover("lookup skipped")
+    if case.policy is not None and case.judged("M2") and (record.hit, record.junction) != (0, 0):
+        case.report(
+            "M2",
+            "lookup",
+            f"{record.request} skips the lookup, and was granted a hit of {record.hit} and a junction of "
+            f"{record.junction}",
+            request=record.request,
+            expected="hit 0, junction 0",
+            actual=f"hit {record.hit}, junction {record.junction}",
+        )
 
 
 def _check_prediction(case: Case, record: Lookup, items: list[lookup.LookupGroup]) -> None:

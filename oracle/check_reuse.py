@@ -67,16 +67,21 @@ class Reuse:
         """
         if not self.watches:
             return
-        for shared, by_prefix in self.by_shared.items():
-            if shared <= record.known:
-                for promise in by_prefix.get(state.ids[shared], ()):
-                    if promise.whole == (shared == record.known):
-                        self._judge(promise, record)
+        if record.request not in self.case.skips_lookup:
+            self._judge_all(record, state)
         self.leave(state.name)
         for promise in self._promises(record, state, junction):
             self.made.setdefault(state.name, []).append(promise)
             for key in promise.needed:
                 self.by_key.setdefault(key, []).append(promise)
+
+    def _judge_all(self, record: Lookup, state: RequestState) -> None:
+        """Judge a lookup by all promises that are for it."""
+        for shared, by_prefix in self.by_shared.items():
+            if shared <= record.known:
+                for promise in by_prefix.get(state.ids[shared], ()):
+                    if promise.whole == (shared == record.known):
+                        self._judge(promise, record)
 
     def split(self, record: Split) -> None:
         """A chunk that neither asks for a block nor for all that is left may miss the junction: no promise."""

@@ -78,6 +78,8 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     asynchronous one (the number of steps scheduled whose output the scheduler has not yet seen).
     ``watermark`` is the share of the pool kept free at admission. ``reserve_full_sequence`` admits a
     request only if its whole sequence fits.
+    ``runner`` is the flavour of the model runner that the scheduler works for. ``v2`` hears of a resumed request as
+    of a new one, and keeps its drafts to itself: the scheduler only sees how many there are.
     """
 
     caching: bool = True
@@ -89,6 +91,7 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     async_depth: int = 0
     watermark: float = 0.0
     reserve_full_sequence: bool = True
+    runner: Literal["v1", "v2"] = "v1"
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -96,7 +99,9 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     ``prompt`` is a list of segments (module docstring). ``max_output`` is the number of tokens that
     end it. ``accept`` says how many drafts are right at each of its verifying steps, in turn, cycled;
-    a number above what was proposed means all of them. ``priority``: smaller runs first.
+    a number above what was proposed means all of them. ``priority``: smaller runs first. ``skips_lookup``: the
+    engine takes nothing from its prefix cache for it, as where every prompt token's output is asked for (prompt
+    log probabilities, pooling over all tokens); what it computes is cached all the same.
     """
 
     id: str
@@ -105,6 +110,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     output: str = ""
     accept: tuple[int, ...] = (0,)
     priority: int = 0
+    skips_lookup: bool = False
 
     @property
     def output_stream(self) -> str:

@@ -40,6 +40,10 @@ class Decisions:
 
     # The lookup.
 
+    def looks_up(self, skips: bool) -> bool:
+        """Whether a request may take from the prefix cache; ``skips``: it asked not to."""
+        return not skips
+
     def hit_and_junction(
         self, shape: Shape, items: list[lookup.LookupGroup], known: int, hashed: int
     ) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class PrefixCache:
         """Look a request up."""
         groups = self.shape.groups
         hit = junction = 0
-        if self.shape.caching:
+        if self.shape.caching and self.decisions.looks_up(running.request.skips_lookup):
             presences = [self._presence(running, number) for number in range(len(groups))]
             items = [lookup.LookupGroup(*pair) for pair in zip(groups, presences, strict=True)]
             hit, junction = self.decisions.hit_and_junction(self.shape, items, running.known, self._hashed(running))

@@ -16,7 +16,7 @@ class Request:
 
     ``prefixes``: the id of each prefix of the prompt and of all output to come, ``prefixes[n]`` for the first n tokens;
     two requests have the same id where they have the same tokens. They name hashes, and nothing is decided by what lies
-    beyond the known tokens. ``max_output``: the tokens after which it ends. ``priority``: smaller is more urgent.
+    beyond the known tokens. ``max_output``: the tokens after which it ends. ``priority``: smaller is more urgent. ``skips_lookup``: it takes nothing from the prefix cache.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Request:
     prompt: int
     max_output: int
     priority: int = 0
+    skips_lookup: bool = False
 
 
 @dataclass(eq=False)

@@ -232,7 +232,9 @@ class Play:
         # Drafts and the token that a lookahead hash covers lie beyond the last output.
         self.prefixes.extend(ids, request.output_stream, 0, request.max_output + self.drafts + 2)
         self.worker.truths[request.id] = Truth(request.accept)
-        self.scheduler.add(Request(request.id, ids, prompt, request.max_output, request.priority))
+        self.scheduler.add(
+            Request(request.id, ids, prompt, request.max_output, request.priority, request.skips_lookup)
+        )
         self.emit(trace.Add(request.id, request.prompt, request.output_stream, prompt))
 
     def _execute(self, plan: Plan) -> None:
@@ -288,7 +290,8 @@ class ReferenceEngine:
         shape = derive(scenario, self._policy)
         lines: list[bytes] = []
         if record:
-            lines.append(trace.encoder.encode(trace.Header("reference", self.version, "v1", setup_of(shape), scenario)))
+            runner = scenario.features.runner
+            lines.append(trace.encoder.encode(trace.Header("reference", self.version, runner, setup_of(shape), scenario)))
 
         def send(records: list[trace.Record]) -> None:
             lines.append(trace.encoder.encode(records))

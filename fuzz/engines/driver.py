@@ -64,7 +64,6 @@ GARBAGE_OBJECTS_MAX = 200_000
 WRONG_DRAFT_OFFSET = 1 << 49
 
 ENVIRONMENT = {
-    "VLLM_USE_V2_MODEL_RUNNER": "0",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
@@ -72,6 +71,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
 }
+RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 RETENTION_VARIABLE = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
 QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 ARCHITECTURE = "TinyForCausalLM"
@@ -269,6 +269,8 @@ def load_engine() -> SimpleNamespace:
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
 
+    # Without Triton a config refuses runner V2; no kernel of it ever runs here.
+    sys.modules[VllmConfig.__module__].HAS_TRITON = True  # type: ignore[attr-defined]
     # The class object, not its name: a name would be inspected in a subprocess that imports it again.
     ModelRegistry.register_model(ARCHITECTURE, stub_model(torch))
     hash_function = get_hash_fn_by_name("sha256")
@@ -333,11 +335,11 @@ class Tracked:
 
     ``known``: tokens that the worker has, sampled ones in flight included. ``ahead``: drafts rejected in
     steps whose output the scheduler has not seen yet, so how far its count of computed tokens is ahead
-    of the truth. ``epoch`` goes up when the request is scheduled afresh: what was in flight before that
-    no longer counts.
+    of the truth. ``drafted``: the worker has drafts that follow what is known. ``epoch`` goes up when the
+    request is scheduled afresh: what was in flight before that no longer counts.
     """
 
-    __slots__ = ("accept", "ahead", "engine", "epoch", "id", "known", "output_base", "prompt", "verified")
+    __slots__ = ("accept", "ahead", "drafted", "engine", "epoch", "id", "known", "output_base", "prompt", "verified")
 
     def __init__(self, spec: dict[str, Any], engine_request: Any) -> None:
         self.id: str = spec["id"]
@@ -347,6 +349,7 @@ class Tracked:
         self.accept: list[int] = list(spec.get("accept", (0,))) or [0]
         self.known = self.prompt
         self.ahead = 0
+        self.drafted = False
         self.epoch = 0
         self.verified = 0
 
@@ -376,7 +379,12 @@ def prompt_tokens(segments: list[str]) -> list[int]:
 
 def make_request(engine: SimpleNamespace, spec: dict[str, Any], arrival: int, hasher: Any) -> Any:
     """The engine's own request object; arrival times rise by one, since priority breaks ties on them."""
-    params = engine.SamplingParams(max_tokens=spec.get("max_output", 1), ignore_eos=True, temperature=0)
+    params = engine.SamplingParams(
+        max_tokens=spec.get("max_output", 1),
+        ignore_eos=True,
+        temperature=0,
+        skip_reading_prefix_cache=spec.get("skips_lookup", False),
+    )
     return engine.Request(
         request_id=spec["id"],
         prompt_token_ids=prompt_tokens(spec["prompt"]),
@@ -491,6 +499,7 @@ def vllm_config(engine: SimpleNamespace, scenario: dict[str, Any]) -> Any:
     The hooks of a platform or of a hybrid model rewrite the restored fields on the way.
     """
     geometry, features = scenario["geometry"], scenario.get("features", {})
+    os.environ[RUNNER_VARIABLE] = "1" if features.get("runner") == "v2" else "0"
     length = model_length(scenario)
     model = model_config(engine, length)
     cache = cache_config(engine, geometry, features)
@@ -1004,6 +1013,7 @@ class Worker:
         self.engine = engine
         self.drafts: int = features.get("drafts", 0)
         self.in_flight: int = features.get("async_depth", 0)
+        self.keeps_drafts = features.get("runner") == "v2"
         self.requests: dict[str, Tracked] = {}
         self.nothing = ((),) * groups
         # The requests of the last step that ran; only for them has the worker drafts of its own (async).
@@ -1022,12 +1032,13 @@ class Worker:
             is_fresh = name in fresh
             planned, blocks = (fresh if is_fresh else running)[name]
             if is_fresh:
-                tracked.known, tracked.ahead = tracked.engine.num_tokens, 0
+                tracked.known, tracked.ahead, tracked.drafted = tracked.engine.num_tokens, 0, False
                 tracked.epoch += 1
             start = planned - tracked.ahead
             drafts = all_drafts.get(name, ())
             samples = start + tokens - len(drafts) == tracked.known
             accepted = self.verify(tracked, drafts, is_fresh) if samples and drafts else 0
+            tracked.drafted = samples and not getattr(plan, "skip_drafts", False)
             scheduled.append(
                 (name, start, planned, tokens, len(drafts), accepted, samples, is_fresh,
                  blocks or self.nothing)
@@ -1058,8 +1069,13 @@ class Worker:
 
     def verify(self, tracked: Tracked, drafts: list[int], is_fresh: bool) -> int:
         """How many drafts are right. Padding, which stands where the worker has no drafts, never is."""
-        drafted_by_worker = not is_fresh and tracked.id in self.previous
-        if not (drafted_by_worker if self.in_flight else drafts[0] >= 0):
+        if self.keeps_drafts:
+            are_drafts = tracked.drafted
+        elif self.in_flight:
+            are_drafts = not is_fresh and tracked.id in self.previous
+        else:
+            are_drafts = drafts[0] >= 0
+        if not are_drafts:
             return 0
         accepted = min(tracked.right_drafts(), len(drafts))
         tracked.verified += 1
@@ -1084,14 +1100,17 @@ class Worker:
                 tracked.ahead -= rejected
 
     def propose(self, flight: Flight) -> Any:
-        """The drafts that a synchronous worker offers after a step, or None."""
+        """The drafts that a synchronous worker offers after a step, or None.
+
+        Runner V2 only says how many it has, and makes none when the scheduler says that no request could use them.
+        """
         if not self.drafts or self.in_flight or not flight.sampling:
             return None
         if getattr(flight.plan, "skip_drafts", False):
-            # Runner V2 proposes nothing when the scheduler says that no request could use it.
             return None
         names = [tracked.id for tracked in flight.sampling]
-        return self.engine.DraftTokenIds(names, [t.drafts(self.drafts) for t in flight.sampling])
+        offered = [[-1] * self.drafts if self.keeps_drafts else t.drafts(self.drafts) for t in flight.sampling]
+        return self.engine.DraftTokenIds(names, offered)
 
 
 # --- running a scenario -----------------------------------------------------------------------------

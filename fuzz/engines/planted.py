@@ -254,6 +254,12 @@ class _NeverHits(Decisions):
         return 0, 0
 
 
+@_plant("skip-forgotten", "M2", "a request that is to take nothing from the cache is looked up all the same")
+class _SkipForgotten(Decisions):
+    def looks_up(self, skips: bool) -> bool:
+        return True
+
+
 @_plant("junction-never-found", "U1", "the lookup reports no junction")
 class _JunctionNeverFound(Decisions):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:

@@ -118,7 +118,8 @@ def arrivals(scenario: Scenario, width: int) -> str:
 def _request(request: Request, width: int) -> Iterable[str]:
     """A call that makes the request, over several lines if it is long."""
     parts = [f"text({literal(name)}, {length})" for name, _, length in (s.rpartition(":") for s in request.prompt)]
-    options = [f"priority={request.priority}"] if request.priority else []
+    options = ["skips_lookup=True"] if request.skips_lookup else []
+    options += [f"priority={request.priority}"] if request.priority else []
     arguments = [literal(request.id), " + ".join(parts), str(request.max_output), *options]
     line = f"            request({', '.join(arguments)}),"
     if len(line) <= width:

@@ -111,6 +111,7 @@ def _scenario_facts(scenario: Scenario) -> dict[str, Any]:
         "constants": _constants(scenario, accepts),
         "output_text": "OUTPUTS.get(request_id, request_id)" if renamed else "request_id",
         "requests": code.arrivals(scenario, LINE_WIDTH),
+        "skips": any(request.skips_lookup for request in requests),
         "resets": tuple(step.at for step in scenario.steps if step.reset),
         "aborts": any(step.abort for step in scenario.steps),
         "aborts_in_flight": any(step.abort_in_flight for step in scenario.steps),
@@ -192,6 +193,8 @@ def _check_exportable(document: FindingFile) -> None:
         raise NoExport(f"its scenario cannot run: {reasons[0]}")
     if scenario.features.async_depth > 1:
         raise NoExport("it needs more than one step in flight, which vLLM has with pipeline parallelism only")
+    if document.scenario.features.runner == "v2":
+        raise NoExport("it needs model runner V2, which the exported worker does not stand in for")
 
 
 def _rule_facts(document: FindingFile) -> dict[str, Any]:

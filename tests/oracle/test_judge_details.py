@@ -148,3 +148,18 @@ def test_a_tail_that_the_chunk_which_ends_on_it_did_not_register_is_missed() -> 
     judge = Judge(header, "0.31.0", frozenset({"M3"}))
     judge.feed_all(records[:first] + records[first + 1 :])
     assert [(finding.rule, finding.decision) for finding in judge.close().findings] == [("M3", "commit")]
+def skipping(skips: bool) -> Scenario:
+    """A prompt that is sent three times; the second time it may be that nothing is taken from the cache."""
+    sent = [Request(f"r{number}", ("a:23",), 2, skips_lookup=skips and number == 1) for number in range(3)]
+    return scenario(FULL_MAMBA, *((6 * number, request) for number, request in enumerate(sent)))
+
+
+def test_a_request_that_skips_the_lookup_gets_nothing_and_breaks_no_promise() -> None:
+    _, records = recorded(skipping(skips=True))
+    assert [record.hit for record in records if isinstance(record, trace.Lookup)] == [0, 0, 20]
+
+
+def test_a_hit_of_a_request_that_skips_the_lookup_is_found() -> None:
+    header, records = recorded(skipping(skips=False))
+    told = msgspec.structs.replace(header, scenario=skipping(skips=True))
+    assert {finding.rule for finding in judged(told, records).findings} == {"M2"}
