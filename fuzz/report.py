@@ -358,9 +358,9 @@ def _rules(state: State) -> list[str]:
     lines = [_fact("Judged", ", ".join(f"{rule} {judged[rule]}×" for rule in asked if judged.get(rule)) or "nothing")]
     if never := [rule for rule in asked if not judged.get(rule)]:
         lines.append(_fact("Not judged", ", ".join(never)))
-    lines += [
-        line for what, why in sorted(state.tally.unjudged.items()) for line in _wrapped(f"{what}: {why}", " " * 12)
-    ]
+    # Where a rule was judged in other scenarios, these are not what it comes to.
+    reasons = {what: why for what, why in sorted(state.tally.unjudged.items()) if not judged.get(what)}
+    lines += [line for what, why in reasons.items() for line in _wrapped(f"{what}: {why}", " " * 12)]
     return lines
 
 

@@ -49,10 +49,7 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "abort-in-flight": (35, "aborts between a step and its output"),
     "reset": (25, "resets of the prefix cache"),
     "skip-lookup": (25, "requests that take nothing from the prefix cache, as those with prompt log probabilities"),
-    "checkpoint": (
-        0,
-        "states saved inside a prefill chunk; their content is not judged (only when asked)",
-    ),
+    "checkpoint": (15, "states saved inside a prefill chunk, by the backend"),
     "together": (8, "EAGLE beside Mamba and a sliding window, retention interval 0 and a small pool, all at once"),
 }
 

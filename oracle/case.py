@@ -10,6 +10,7 @@ from oracle.prefixes import Prefixes
 from oracle.trace import Header
 from oracle.verdict import Finding, Verdict
 from reference import geometry, split
+from reference.exports import Exports, exporter
 from reference.policy import POLICIES, Policy
 from reference.rules import RULES
 from reference.worker import Memory
@@ -31,9 +32,9 @@ class RequestState:
     that the scheduler counts as computed. ``granted``: what the split gave since the last step (None: it was
     not asked). ``mamba_tails``: per group the position of its partial tail (0: none), where it is Mamba.
     ``tables``: the scheduler's block table per group. ``cached``: per group how many leading blocks have been
-    considered for the cache. ``kept``: per group, for its sparse blocks by
-    number, whether they were kept when they were considered. ``told``: per group how many tokens it was told that it
-    may cache, since the last allocation. ``tainted``: rules that this request has broken already.
+    considered for the cache. ``chunk``: start and end of what the split last gave. ``kept``: per group, for its
+    sparse blocks by number, whether they were kept when they were considered. ``told``: per group how many tokens it
+    was told that it may cache, since the last allocation. ``tainted``: rules that this request has broken already.
     """
 
     name: str
@@ -44,6 +45,7 @@ class RequestState:
     groups: int
     looked_up: int | None = None
     computed: int = 0
+    chunk: tuple[int, int] = (0, 0)
     granted: int | None = None
     preemptions: int = 0
     mamba_tails: list[int] = field(default_factory=list)
@@ -90,7 +92,7 @@ class Case:
         )
         self.prefixes = Prefixes()
         self.index = CacheIndex()
-        self.memory = Memory(self.groups)
+        self.memory = Memory(self.groups, self._exports())
         self.requests: dict[str, RequestState] = {}
         self.tail_units: dict[int, set[int]] = {}
         self.verdict = Verdict()
@@ -99,6 +101,14 @@ class Case:
         self.step = 0
         self.skips_lookup = frozenset(request.id for request in scenario.requests() if request.skips_lookup)
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
+
+    def _exports(self) -> Exports | None:
+        """What the worker saves inside a chunk, by the policy. All Mamba groups have one block size."""
+        block = next((group.block for group in self.groups if group.kind == "mamba"), 0)
+        if self.policy is None or block == 0:
+            return None
+        asked_unit = self.scenario.geometry.hash_block if self.scenario.features.partial_hits else 0
+        return exporter(self.policy, self.split_setting, block, asked_unit)
 
     def request(self, name: str) -> RequestState:
         """The state of a request that was added before, and did not end long ago; BadTrace for any other name."""

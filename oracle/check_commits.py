@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oracle.case import Case, RequestState
-from oracle.check_retention import boundary_list, check_new_blocks, mask_alignment
+from oracle.check_retention import boundary_list, check_new_blocks, mask_alignment, saved_in
 from oracle.trace import Allocate, Cache
-from reference import retention, tails
+from reference import exports, retention, tails
 from reference.arithmetic import ceil_div
 from reference.policy import NEWEST, Policy
 
@@ -61,7 +61,7 @@ def check_cache_calls(case: Case, state: RequestState, record: Allocate, calls: 
 def nothing_new(case: Case, record: Cache, state: RequestState) -> bool:
     """Whether a call can neither fill a block nor reach a partial tail, so that nothing may be committed."""
     spec = case.groups[record.group]
-    if record.tokens // spec.block > state.cached[record.group]:
+    if record.tokens // spec.block > state.cached[record.group] or saved_in(case, state, record.group) is not None:
         return False
     if spec.kind == "full":
         return spec.block == case.setup.hash_block
@@ -105,6 +105,10 @@ def _expect_tail(case: Case, policy: Policy, window: Window, hashed: int) -> Non
     record, state, spec = window.record, window.state, case.groups[window.record.group]
     table = state.tables[record.group]
     position = 0
+    saved = saved_in(case, state, record.group)
+    if saved is not None:
+        _expect_saved(case, policy, window, *saved)
+        return
     if spec.kind == "full":
         position = tails.full_tail(policy, spec, state.prompt, case.setup.hash_block, hashed)
         if position > record.tokens:
@@ -113,6 +117,22 @@ def _expect_tail(case: Case, policy: Policy, window: Window, hashed: int) -> Non
         position = record.tokens
     column = ceil_div(position, spec.block) - 1
     if position > 0 and column < len(table) and table[column]:
+        window.expected.add((position, table[column]))
+
+
+def _expect_saved(case: Case, policy: Policy, window: Window, position: int, column: int) -> None:
+    """A state that is saved inside the chunk, if it is kept: in its column, whatever that was to hold."""
+    state, group = window.state, window.record.group
+    spec = case.groups[group]
+    by_interval = position % spec.block == 0 and retention.keep(
+        spec, position // spec.block - 1, mask_alignment(case, policy), case.setup.retention, ()
+    )
+    # Before 0.32 an interval keeps them all.
+    retained = by_interval if policy.saved_kept == "prompt's own or retained" else case.setup.retention != 0
+    junction, tokens = state.looked_up or 0, window.record.tokens
+    kept = exports.keeps_saved(policy, case.split_setting, position, state.prompt, junction, tokens, retained)
+    table = state.tables[group]
+    if kept and column < len(table):
         window.expected.add((position, table[column]))
 
 

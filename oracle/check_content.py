@@ -10,7 +10,7 @@ from oracle import trace
 from oracle.cache_index import Entry
 from oracle.case import BadTrace, Case
 from reference.arithmetic import floor_to
-from reference.worker import UNWRITTEN, Chunk, Read
+from reference.worker import DRAFT, MIXED, UNWRITTEN, Chunk, Read
 
 
 class Content:
@@ -175,6 +175,7 @@ class Content:
             while prefix > 1:
                 prefix = self.case.prefixes.parents[prefix]
                 depth += 1
-            return f"the state after {depth} tokens" if content[0] > 0 else "the state after a wrong draft"
+            others = {DRAFT: "the state after a wrong draft", MIXED: "parts of two states"}
+            return others.get(content[0], f"the state after {depth} tokens")
         wrong = sum(have != want for have, want in zip(content, entry.content, strict=False))
         return f"other content in {wrong} of {len(entry.content)} slots"

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from oracle.case import Case, RequestState
 from reference import boundaries, retention, rules
 from reference.arithmetic import floor_to
+from reference.exports import reserved
 from reference.geometry import Group
 from reference.policy import Policy
 from reference.serving import given_back
+from reference.split import prefill_end
 
 
 def mask_alignment(case: Case, policy: Policy) -> int:
@@ -34,6 +36,15 @@ def boundary_list(case: Case, policy: Policy, state: RequestState, group: int) -
     )
 
 
+def saved_in(case: Case, state: RequestState, group: int) -> tuple[int, int] | None:
+    """The position and the column of a state that is saved inside the request's last chunk in a Mamba group."""
+    spec, setup = case.groups[group], case.setup
+    if setup.checkpoint_alignment == 0 or spec.kind != "mamba" or case.policy is None:
+        return None
+    finish = prefill_end(state.prompt, state.known)
+    return reserved(case.policy, case.split_setting, spec.block, *state.chunk, finish, setup.retention)
+
+
 def check_new_blocks(
     case: Case,
     state: RequestState,
@@ -44,14 +55,16 @@ def check_new_blocks(
 ) -> None:
     """Judge what a call made of the blocks ``numbers`` of a sparse group, and remember it.
 
-    ``seen``: the positions and blocks that it committed. A block that had its hash before was not its to decide on.
+    ``seen``: the positions and blocks that it committed. A block that had its hash before was not its to decide on, nor
+    is one in which a state is saved inside the chunk.
     ``positions``: the boundary list, where there is a policy.
     """
     table, block = state.tables[group], case.groups[group].block
+    _, saved_column = saved_in(case, state, group) or (0, -1)
     kept = {
         number: case.index.has(group, table[number], (number + 1) * block)
         for number in numbers[: max(len(table) - numbers.start, 0)]
-        if table[number]
+        if table[number] and number != saved_column
     }
     decided = {n: is_kept for n, is_kept in kept.items() if not is_kept or ((n + 1) * block, table[n]) in seen}
     state.kept[group].update(decided)

@@ -88,8 +88,11 @@ class Judge:
             for rule in NEEDED_BY.get(point, ()):
                 reasons.setdefault(rule, f"this build has no decision point for {point}")
         if header.setup.checkpoint_alignment:
-            for rule in (*COURSE, *RETENTION, "U1", "U3", "C1", "C2", "X2", "M3"):
-                reasons.setdefault(rule, "states saved inside a chunk are not modelled")
+            for rule in COURSE:
+                reasons.setdefault(rule, "states saved inside a chunk stand in for stops")
+            reasons.setdefault("X2", "blocks for states saved inside a chunk are not counted")
+            for rule in ("C1", "C2", "R1", "U1", "U3") if case.policy is None else ():
+                reasons.setdefault(rule, "no policy: which states are saved inside a chunk is the release's")
         if any(group.kind == "swa" and group.window == 1 for group in case.groups):
             for rule in ("L2", "U1", "U3"):
                 reasons.setdefault(rule, "a window of one token reads no block, and every release looks for one")
@@ -174,7 +177,8 @@ class Judge:
         self.statistics.look_up(record)
 
     def _split(self, record: trace.Split) -> None:
-        self.case.request(record.request).granted = record.granted
+        state = self.case.request(record.request)
+        state.granted, state.chunk = record.granted, (record.start, record.start + record.granted)
         check_split(self.case, record)
         self.reuse.split(record)
 

@@ -28,7 +28,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     (``swa`` only). ``eagle`` marks the group that holds the draft model's layers; when drafts are on
     and no group is marked, the engine treats every group as marked. ``checkpoint`` (``mamba`` only): the backend saves
     a state inside a prefill chunk, at a position that lies a multiple of so many tokens after its start (0: it saves
-    none).
+    none). Which position that is, is the release's; the scheduler reserves a block for it (``reference.exports``).
     """
 
     kind: GroupKind

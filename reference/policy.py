@@ -27,6 +27,10 @@ class Policy:
     the final chunk where the saved position is valid.
     ``checkpoint_unit``: the unit of the saved position: the hash block, or the hash block only with partial
     hits and the scheduler block without.
+    ``reserves_for_last_chunk``: under interval 0 a block is reserved for a saved state in the last chunk of a prefill
+    only.
+    ``saved_kept``: which saved states enter the cache beside the junction's and those that the interval keeps: in
+    chunks that end the prompt all; the prompt's own position, too; or that one and no other.
     ``replay_positions``: the boundary list starts from the prompt's last token, or from the two positions
     at which a resend and an extension resume under the EAGLE drop.
     ``junction_keeps_lower_block``: an EAGLE group also keeps the tail one block below the junction.
@@ -57,6 +61,8 @@ class Policy:
     tail_drops: bool
     internal_checkpoint: Literal["none", "aligned start", "final chunk"]
     checkpoint_unit: Literal["hash block", "hash block if partial"]
+    reserves_for_last_chunk: bool
+    saved_kept: Literal["beyond the prompt", "prompt's own or beyond", "prompt's own or retained"]
     replay_positions: Literal["last token", "resume positions"]
     junction_keeps_lower_block: bool
     peek_ends_at: Literal["limit", "hashed tokens"]
@@ -81,6 +87,8 @@ V0_26 = Policy(
     tail_drops=False,
     internal_checkpoint="none",
     checkpoint_unit="hash block",
+    reserves_for_last_chunk=False,
+    saved_kept="beyond the prompt",
     replay_positions="last token",
     junction_keeps_lower_block=False,
     peek_ends_at="limit",
@@ -111,6 +119,8 @@ V0_31 = replace(
     V0_30,
     release="0.31.0",
     mamba_tail_drop="coordinator",
+    reserves_for_last_chunk=True,
+    saved_kept="prompt's own or beyond",
     rounds_up_states=False,
     lone_request_ignores_threshold=True,
 )
@@ -119,6 +129,7 @@ V0_32 = replace(
     release="0.32.0",
     keeps_one_token=True,
     checkpoint_unit="hash block if partial",
+    saved_kept="prompt's own or retained",
     peek_ends_at="hashed tokens",
     full_tail_keeps_one_token=True,
     tail_on_boundary=True,

@@ -16,7 +16,8 @@ class Request:
 
     ``prefixes``: the id of each prefix of the prompt and of all output to come, ``prefixes[n]`` for the first n tokens;
     two requests have the same id where they have the same tokens. They name hashes, and nothing is decided by what lies
-    beyond the known tokens. ``max_output``: the tokens after which it ends. ``priority``: smaller is more urgent. ``skips_lookup``: it takes nothing from the prefix cache.
+    beyond the known tokens. ``max_output``: the tokens after which it ends. ``priority``: smaller is more urgent.
+    ``skips_lookup``: it takes nothing from the prefix cache.
     """
 
     name: str

@@ -15,12 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from reference.arithmetic import ceil_div, floor_to
+from reference.exports import Exports
 from reference.geometry import Group
 
 UNWRITTEN = 0
 """Content of a slot that nothing was written to (or zeroes)."""
 DRAFT = -1
 """Content that came from a draft token which turned out wrong."""
+MIXED = -2
+"""A state that is part one position's and part another's: a chunk's last state and one saved on the way, in one block.
+
+Which part a backend writes last differs (the window of the convolution, the recurrent state), so it is neither.
+"""
 
 NULL_BLOCK = 0
 
@@ -74,7 +80,7 @@ class Chunk:
 
 
 class Memory:
-    """The blocks of the pool, as the worker leaves them.
+    """The blocks of the pool, as the worker leaves them. ``exports``: the states that it also saves inside a chunk.
 
     A block's bytes are shared by all groups, so a block holds content of the one group that wrote it last.
     ``owner[b]`` is that group, ``slots[b]`` its content (one prefix id a token slot; one in all for Mamba),
@@ -83,9 +89,10 @@ class Memory:
     blocks, after which all look again.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[Group], exports: Exports | None = None) -> None:
         self.groups = groups
         self.mamba = [number for number, spec in enumerate(groups) if spec.kind == "mamba"]
+        self.exports = exports
         self.owner: dict[int, int] = {}
         self.slots: dict[int, list[int]] = {}
         self.settled: dict[int, int] = {}
@@ -295,10 +302,18 @@ class Memory:
             report(Read(chunk.request, number, block, chunk.start, chunk.prefixes[chunk.start], found))
 
     def _write_states(self, number: int, chunk: Chunk, sequence: Running) -> None:
-        """Without drafts one state, after the last token; with drafts one after each token, a column each."""
+        """Without drafts one state, after the last token, and one that is saved on the way; with drafts one after each
+        token, a column each.
+        """
         current = sequence.state_column[number]
         if chunk.drafts == 0:
-            self._write_state(number, sequence, current, chunk.prefixes[chunk.start + chunk.tokens])
+            end = chunk.start + chunk.tokens
+            self._write_state(number, sequence, current, chunk.prefixes[end])
+            if self.exports is not None and (saved := self.exports(chunk.start, end)) is not None:
+                position, column = saved
+                running = self._column(sequence, number, current)
+                aliased = self._column(sequence, number, column) == running
+                self._write_state(number, sequence, column, MIXED if aliased else chunk.prefixes[position])
             return
         real = chunk.tokens - chunk.drafts + chunk.accepted
         for index in range(chunk.drafts + 1):

@@ -13,7 +13,9 @@ from fuzz.generator import scenario_at
 from fuzz.supported import unsupported, withheld
 from fuzz.trial import Trial, try_scenario
 from oracle import trace
+from oracle.judge import Judge, judge_lines
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
+from oracle.trace import header_decoder
 
 pytestmark = pytest.mark.engines
 
@@ -93,6 +95,44 @@ def test_drafts_that_runner_v2_keeps_are_accepted(
         if scenario.features.runner == "v2":
             accepted += trial.verdict.coverage.get("draft accepted", 0)
     assert accepted > 40
+
+
+SAVES = Scenario(
+    Geometry((Group("full", 4), Group("mamba", 4, checkpoint=1)), 2, 60),
+    Limits(32, 4),
+    tuple(Step(6 * n, add=(Request(f"r{n}", ("a:18", f"u{n}:3"), 2),)) for n in range(3)),
+    Features(partial_hits=True, retention=0),
+)
+
+
+@pytest.fixture(scope="module")
+def saved() -> Iterator[list[bytes]]:
+    """The trace of a build whose backend saves states inside chunks."""
+    opened = open_prepared(prepare_engine("vllm==0.33.0"))
+    yield try_scenario(opened, SAVES).lines
+    opened.close()
+
+
+def test_states_that_are_saved_inside_a_chunk_are_judged(saved: list[bytes]) -> None:
+    verdict = judge_lines(saved, "0.33.0")
+    assert verdict.findings == []
+    assert all(verdict.judged[rule] for rule in ("C1", "C2", "M3", "R2", "R3"))
+
+
+def test_a_backend_that_saves_nothing_is_found(saved: list[bytes]) -> None:
+    judge = Judge(header_decoder.decode(saved[0]), "0.33.0", frozenset({"C1"}))
+    judge.case.memory.exports = None
+    for line in saved[1:]:
+        judge.feed_all(trace.records_decoder.decode(line))
+    assert {finding.rule for finding in judge.close().findings} == {"C1"}
+
+
+def test_a_saved_state_that_is_not_named_is_found(saved: list[bytes]) -> None:
+    judge = Judge(header_decoder.decode(saved[0]), "0.33.0", frozenset({"M3"}))
+    for line in saved[1:]:
+        found = trace.records_decoder.decode(line)
+        judge.feed_all(r for r in found if not (isinstance(r, trace.Commit) and (r.group, r.position) == (1, 20)))
+    assert {finding.rule for finding in judge.close().findings} == {"M3"}
 
 
 def test_five_drafts_are_verified_at_once(engine: VllmEngine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reference.geometry import Group
-from reference.worker import DRAFT, Chunk, Memory, Read
+from reference.worker import DRAFT, MIXED, Chunk, Memory, Read
 
 FULL, MAMBA = Group("full", 4), Group("mamba", 4)
 IDS = list(range(100, 200))
@@ -157,3 +157,28 @@ def test_a_request_that_was_dropped_comes_back_with_a_new_table() -> None:
     memory.drop(["r", "never seen"])
     run(memory, chunk("r", 0, 4, [[5]]))
     assert memory.content(0, 5) == IDS[1:5]
+
+
+def saving(position: int, column: int) -> Memory:
+    """A worker that saves one state in every chunk."""
+    return Memory([MAMBA], lambda start, end: (position, column))
+
+
+def test_a_state_is_saved_inside_a_chunk_in_a_column_of_its_own() -> None:
+    memory = saving(8, 1)
+    assert run(memory, chunk("r", 0, 11, [[0, 2, 3]], fresh=1)) == []
+    assert [memory.content(0, block) for block in (2, 3)] == [[IDS[8]], [IDS[11]]]
+
+
+def test_a_state_saved_over_the_running_one_leaves_neither() -> None:
+    memory = saving(8, 1)
+    run(memory, chunk("r", 0, 11, [[0, 3, 3]], fresh=1))
+    assert memory.content(0, 3) == [MIXED]
+    assert [read.found for read in run(memory, chunk("r", 11, 1, [[]]))] == [MIXED]
+
+
+def test_with_drafts_nothing_is_saved_inside() -> None:
+    memory = saving(1, 0)
+    run(memory, chunk("r", 0, 2, [[1, 2]], fresh=1))
+    run(memory, chunk("r", 2, 2, [[]], drafts=1))
+    assert memory.content(0, 1) == [IDS[3]]

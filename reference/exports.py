@@ -1,0 +1,76 @@
+"""States that a backend saves inside a chunk: which state, and in which column of the worker's block table.
+
+The backend works from what it is given, a chunk's two ends; it knows neither the prompt nor what the scheduler means to
+keep. Source: ``compute_mamba_prefill_checkpoints`` of the releases, before 0.31 in the metadata of the KDA backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from reference.arithmetic import ceil_div, floor_to
+from reference.policy import Policy
+from reference.split import SplitSetting, saved_position, saves_inside
+
+Exports = Callable[[int, int], tuple[int, int] | None]
+"""Asked with a chunk's start and end, in tokens: the position whose state is saved, and the column, or None."""
+
+
+def exporter(policy: Policy, setting: SplitSetting, block: int, asked_unit: int) -> Exports | None:
+    """What a backend with Mamba blocks of ``block`` tokens saves; None where it saves nothing.
+
+    ``asked_unit``: the unit of hits that was asked for, in tokens, or 0. Backends of 0.30 and 0.31 go by it, and by
+    their own block where there is none.
+    """
+    if setting.checkpoint_alignment == 0 or policy.internal_checkpoint == "none":
+        return None
+    if policy.internal_checkpoint == "aligned start":
+        return lambda start, end: last_boundary(block, start, end)
+    unit = asked_unit or block if policy.checkpoint_unit == "hash block" else setting.hash_block
+    told = replace(setting, grid=block, hash_block=unit)
+
+    def export(start: int, end: int) -> tuple[int, int] | None:
+        # To the backend every chunk might be the last.
+        if not saves_inside(policy, told, start, end, end):
+            return None
+        return saved_position(policy, told, end), ceil_div(end, block) - 2
+
+    return export
+
+
+def last_boundary(block: int, start: int, end: int) -> tuple[int, int] | None:
+    """The last block boundary inside a chunk that ends beyond it, as 0.29 saves it."""
+    position = floor_to(end, block)
+    return (position, position // block - 1) if start < position < end else None
+
+
+def reserved(
+    policy: Policy, setting: SplitSetting, block: int, start: int, end: int, prefill_end: int, interval: int | None
+) -> tuple[int, int] | None:
+    """The position and the column for which a Mamba group reserves a block, to be filled inside the chunk.
+
+    ``interval``: the retention interval. Under interval 0 later releases reserve for the last chunk of a prefill only,
+    and the backend, which does not know that, saves all the same.
+    """
+    if policy.internal_checkpoint != "final chunk":
+        return None
+    if policy.reserves_for_last_chunk and interval == 0 and end < prefill_end:
+        return None
+    export = exporter(policy, setting, block, setting.hash_block)
+    return export(start, end) if export is not None else None
+
+
+def keeps_saved(
+    policy: Policy, setting: SplitSetting, position: int, prompt: int, junction: int, tokens: int, retained: bool
+) -> bool:
+    """Whether a state that was saved inside a chunk enters the cache, under its own position.
+
+    ``tokens``: how many the group may cache. ``retained``: the retention interval alone keeps the position. Where a
+    state is not kept its block leaves the cache.
+    """
+    if position == junction:
+        return True
+    if policy.saved_kept != "beyond the prompt" and position == saved_position(policy, setting, prompt):
+        return True
+    return retained if policy.saved_kept == "prompt's own or retained" else retained or tokens >= prompt
