@@ -117,7 +117,8 @@ def draw_groups(
     marked = -1
     if drafts and attention and "eagle-flag" in swarm and draw.chance(75):
         marked = draw.choice(attention)
-    saves = draw.choice((1, hash_block)) if "checkpoint" in swarm and draw.chance(85) else 0
+    units = (1, hash_block) if "coarse-checkpoint" in swarm else (1,)
+    saves = draw.choice(units) if "checkpoint" in swarm and draw.chance(85) else 0
     return tuple(
         Group(
             kind,

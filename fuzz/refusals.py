@@ -104,6 +104,7 @@ _WITHHELD: tuple[tuple[Release, Release, str], ...] = (
     ((0, 26), (0, 27), "wide-mamba"),
     ((0, 26), (0, 27), "fine-swa"),
     ((0, 26), (0, 28), "checkpoint"),
+    ((0, 29), (0, 29), "coarse-checkpoint"),
 )
 
 

@@ -14,6 +14,7 @@ from reference.policy import POLICIES
 def withheld(prepared: Prepared) -> tuple[str, ...]:
     """Features that the build never runs; a campaign leaves them out and says so."""
     if prepared.launch is None:
+        # The reference engine saves no state inside a chunk.
         return ("checkpoint",)
     return withheld_features(prepared.launch.release)
 

@@ -51,6 +51,7 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "skip-lookup": (25, "requests that take nothing from the prefix cache, as those with prompt log probabilities"),
     "checkpoint": (15, "states saved inside a prefill chunk, by the backend"),
     "together": (8, "EAGLE beside Mamba and a sliding window, retention interval 0 and a small pool, all at once"),
+    "coarse-checkpoint": (60, "states saved inside a chunk only whole hash blocks after its start"),
 }
 
 FEATURES: tuple[str, ...] = tuple(_FEATURES)
@@ -67,6 +68,7 @@ _NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "block-drop": (("eagle",),),
     "async-deep": (("async",),),
     "checkpoint": (("mamba",),),
+    "coarse-checkpoint": (("checkpoint",),),
     "retention-zero": (("mamba", "swa"),),
     "retention-interval": (("mamba", "swa"),),
     "together": (("eagle",), ("mamba",), ("swa",), ("retention-zero",), ("small-pool",)),

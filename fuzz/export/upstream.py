@@ -193,7 +193,9 @@ def _check_exportable(document: FindingFile) -> None:
         raise NoExport(f"its scenario cannot run: {reasons[0]}")
     if scenario.features.async_depth > 1:
         raise NoExport("it needs more than one step in flight, which vLLM has with pipeline parallelism only")
-    if document.scenario.features.runner == "v2":
+    if rule in ("C1", "C2") and any(group.checkpoint for group in scenario.geometry.groups):
+        raise NoExport("a state is saved inside a chunk, which the exported worker does not do")
+    if scenario.features.runner == "v2":
         raise NoExport("it needs model runner V2, which the exported worker does not stand in for")
 
 

@@ -76,7 +76,8 @@ def _unless(refused: Callable[[Scenario], bool], scenario: Scenario) -> Iterator
 
 def _with_saved_states(seed: int, index: int, without: tuple[str, ...]) -> tuple[str, ...]:
     """The features that scenario ``index`` has anyhow, and states that are saved inside a chunk."""
-    return (*sorted(swarm_at(seed, index, without=without).on), "mamba", "checkpoint")
+    saved = [feature for feature in ("mamba", "checkpoint", "coarse-checkpoint") if feature not in without]
+    return (*sorted(swarm_at(seed, index, without=without).on), *saved)
 
 
 def _steered(seed: int, without: tuple[str, ...], points: Collection[str]) -> Iterator[int]:

@@ -42,7 +42,7 @@ def test_states_saved_inside_a_chunk_go_or_are_saved_anywhere(least: int, left: 
     def saved(scenario: Scenario) -> int:
         return max(group.checkpoint for group in scenario.geometry.groups)
 
-    drawn = (scenario_at(3, index, only=("mamba", "checkpoint", "partial-hits")) for index in range(60))
+    drawn = (scenario_at(3, index, only=("coarse-checkpoint", "partial-hits")) for index in range(60))
     start = next(scenario for scenario in drawn if saved(scenario) > 1)
     assert saved(shrink(start, when(lambda scenario: saved(scenario) >= least)).scenario) == left
 

@@ -117,7 +117,7 @@ def test_a_swarm_lasts_for_a_batch_and_leaves_features_out() -> None:
 
 
 def test_states_are_saved_inside_a_chunk_in_units_of_a_token_or_a_hash_block() -> None:
-    asked = [scenario_at(1, index, only=("mamba", "checkpoint", "partial-hits")) for index in range(100)]
+    asked = [scenario_at(1, index, only=("coarse-checkpoint", "partial-hits")) for index in range(100)]
     units = {group.checkpoint for scenario in asked for group in groups(scenario) if group.kind == "mamba"}
     assert {0, 1} < units
 
@@ -246,6 +246,7 @@ SEEN: dict[str, tuple[Callable[[Scenario], bool], int]] = {
     "skip-lookup": (lambda s: any(request.skips_lookup for request in s.requests()), 8),
     "checkpoint": (lambda s: any(group.checkpoint for group in groups(s)), 4),
     "together": (lambda s: s.features.drafts > 0 and {"mamba", "swa"} <= {*kinds(s)} and s.features.retention == 0, 3),
+    "coarse-checkpoint": (lambda s: any(group.checkpoint > 1 for group in groups(s)), 1),
 }
 
 
