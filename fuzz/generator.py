@@ -13,6 +13,7 @@ from fuzz.draw import Draw, SeededDraw
 from fuzz.geometries import draw_blocks, draw_groups, draw_hash_block, draw_kinds
 from fuzz.swarm import FEATURES, Swarm, UnknownFeature, check_features, describe, draw_swarm
 from fuzz.workload import Job, draw_jobs, draw_steps, sizes, span_tokens
+from oracle.geometry import hits_inside_blocks
 from oracle.scenario import Features, Geometry, Group, GroupKind, Limits, Scenario
 from oracle.validate import blocks_for_request
 
@@ -49,7 +50,8 @@ def generate(draw: Draw, swarm: Swarm) -> Scenario:
     groups = draw_groups(draw, swarm, kinds, blocks, hash_block, drafts)
     block = math.lcm(*blocks)
     limits = _draw_limits(draw, swarm, blocks, drafts)
-    features = _draw_features(draw, swarm, kinds, block, drafts, partial_hits)
+    inside = hits_inside_blocks(Geometry(groups, hash_block, 0))
+    features = _draw_features(draw, swarm, kinds, block, drafts, partial_hits, inside)
     jobs = draw_jobs(draw, swarm, features, sizes(blocks, hash_block, block, limits))
     steps = draw_steps(draw, swarm, jobs)
     pool = _draw_pool(draw, swarm, groups, hash_block, features, jobs)
@@ -94,8 +96,9 @@ def _draw_limits(draw: Draw, swarm: Swarm, blocks: list[int], drafts: int) -> Li
 
 
 def _draw_features(
-    draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], block: int, drafts: int, partial_hits: bool
+    draw: Draw, swarm: Swarm, kinds: tuple[GroupKind, ...], block: int, drafts: int, partial_hits: bool, inside: bool
 ) -> Features:
+    """``inside``: hits can end inside a block."""
     intervals: list[int | None] = [None]
     # Without a sparse group an interval does nothing, and even 0 is refused until 0.28.
     if "mamba" in kinds or "swa" in kinds:
@@ -110,6 +113,7 @@ def _draw_features(
         retention=draw.choice(intervals),
         partial_hits=partial_hits,
         lookahead_hashes=not (drafts and _uses(draw, swarm, "block-drop", 60)),
+        exact_junction=inside and drafts > 0 and _uses(draw, swarm, "exact-junction", 70),
         policy="priority" if _uses(draw, swarm, "priority", 80) else "fcfs",
         async_depth=_draw_depth(draw, swarm),
         watermark=draw.choice((0.1, 0.02, 0.05, 0.25)) if _uses(draw, swarm, "watermark", 70) else _NO_WATERMARK,

@@ -156,6 +156,7 @@ def _with_features(scenario: Scenario, changed: Features) -> Scenario:
     groups = scenario.geometry.groups
     if not changed.drafts:
         groups = tuple(replace(group, eagle=False) for group in groups)
+        changed = replace(changed, exact_junction=False)
     return _with_groups(replace(scenario, features=changed), groups)
 
 

@@ -72,6 +72,11 @@ def _no_checkpoints(scenario: Scenario) -> str:
     return ""
 
 
+def _no_exact_junction(scenario: Scenario) -> str:
+    """``CacheConfig`` has no such option before 0.30."""
+    return "the opt-in for exact junctions is set; this release has none" if scenario.features.exact_junction else ""
+
+
 def _coarse_checkpoints(scenario: Scenario) -> str:
     """``MambaSpec`` of 0.29 has no unit for the positions: any will do."""
     if any(group.checkpoint > 1 for group in scenario.geometry.groups):
@@ -95,6 +100,7 @@ _RULES: tuple[tuple[Release, Release, Callable[[Scenario], str]], ...] = (
     ((0, 26), (0, 28), _retention_without_sparse),
     ((0, 26), (0, 28), _no_checkpoints),
     ((0, 29), (0, 29), _coarse_checkpoints),
+    ((0, 26), (0, 29), _no_exact_junction),
     ((0, 33), (9, 99), _budget_within_drafts),
 )
 
@@ -105,6 +111,7 @@ _WITHHELD: tuple[tuple[Release, Release, str], ...] = (
     ((0, 26), (0, 27), "fine-swa"),
     ((0, 26), (0, 28), "checkpoint"),
     ((0, 29), (0, 29), "coarse-checkpoint"),
+    ((0, 26), (0, 29), "exact-junction"),
 )
 
 

@@ -14,8 +14,8 @@ from reference.policy import POLICIES
 def withheld(prepared: Prepared) -> tuple[str, ...]:
     """Features that the build never runs; a campaign leaves them out and says so."""
     if prepared.launch is None:
-        # The reference engine saves no state inside a chunk.
-        return ("checkpoint",)
+        # The reference engine saves no state inside a chunk, and has no opt-ins.
+        return ("checkpoint", "exact-junction")
     return withheld_features(prepared.launch.release)
 
 

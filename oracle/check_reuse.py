@@ -132,6 +132,8 @@ class Reuse:
         # A hit names the tokens that its groups match beyond it, and those that the last hash covers.
         beyond = self.peek + self.case.setup.lookahead_hash
         position = self._hit_position(junction)
+        if self.case.setup.exact_junction and position != junction:
+            position = 0  # then it is the state at the junction itself that is kept, inside a block
         if record.hit < position and position + beyond < state.prompt:
             yield self._promise("U1", "lookup", state, position, position + beyond)
         if state.known != state.prompt:

@@ -76,6 +76,8 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     drop; True is that build's default. It says nothing to earlier builds.
     ``async_depth`` is the number of steps in flight: 0 for the synchronous scheduler, 1 or 2 for the
     asynchronous one (the number of steps scheduled whose output the scheduler has not yet seen).
+    ``exact_junction`` asks for the opt-in of later releases to stop at, and keep the state of, a junction inside a
+    block; they grant it with drafts and hits inside blocks only (``Setup.exact_junction`` says whether it is on).
     ``watermark`` is the share of the pool kept free at admission. ``reserve_full_sequence`` admits a
     request only if its whole sequence fits.
     ``runner`` is the flavour of the model runner that the scheduler works for. ``v2`` hears of a resumed request as
@@ -87,6 +89,7 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     retention: int | None = None
     partial_hits: bool = False
     lookahead_hashes: bool = True
+    exact_junction: bool = False
     policy: Literal["fcfs", "priority"] = "fcfs"
     async_depth: int = 0
     watermark: float = 0.0

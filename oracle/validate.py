@@ -314,6 +314,12 @@ def _check_hash_block(scenario: Scenario) -> Iterator[str]:
         )
 
 
+def _check_junction(scenario: Scenario) -> Iterator[str]:
+    features = scenario.features
+    if features.exact_junction and not (features.drafts and hits_inside_blocks(scenario.geometry)):
+        yield "features.exact_junction is set without drafts, or without hits inside a block; it then does nothing"
+
+
 def _check_retention(scenario: Scenario) -> Iterator[str]:
     retention = scenario.features.retention
     if not retention:
@@ -342,6 +348,6 @@ def _check_pool(scenario: Scenario) -> Iterator[str]:
 # Each row computes only with what the rows before it have found sound.
 _CHECKS: tuple[tuple[Callable[[Scenario], Iterator[str]], ...], ...] = (
     (_check_version_field, _check_groups, _check_numbers, _check_requests, _check_steps),
-    (_check_aborts, _check_hash_block, _check_retention, _check_caching),
+    (_check_aborts, _check_hash_block, _check_junction, _check_retention, _check_caching),
     (_check_pool,),
 )

@@ -73,6 +73,7 @@ ENVIRONMENT = {
 }
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 RETENTION_VARIABLE = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
+JUNCTION_OPTIONS = ("enable_mamba_shared_prefix_checkpoint", "enable_mamba_fine_grained_prefix_cache")
 QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 ARCHITECTURE = "TinyForCausalLM"
 ENGINE_PACKAGE = "vllm"
@@ -449,12 +450,22 @@ def cache_config(engine: SimpleNamespace, geometry: dict[str, Any], features: di
         fields["prefix_cache_retention_interval"] = retention
     elif retention is not None:
         os.environ[RETENTION_VARIABLE] = str(retention)
+    if features.get("exact_junction"):
+        fields[junction_option(engine)] = True
     return engine.CacheConfig(
         block_size=min(group["block"] for group in geometry["groups"]),
         enable_prefix_caching=features.get("caching", True),
         prefix_match_unit=geometry["hash_block"] if features.get("partial_hits") else None,
         **fields,
     )
+
+
+def junction_option(engine: SimpleNamespace) -> str:
+    """The name of the opt-in to stop at exact junctions."""
+    for name in JUNCTION_OPTIONS:
+        if name in engine.CacheConfig.__dataclass_fields__:
+            return name
+    raise Refused("this build has no opt-in for exact junctions")
 
 
 def scheduler_config(engine: SimpleNamespace, scenario: dict[str, Any], length: int) -> Any:

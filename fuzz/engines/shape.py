@@ -19,6 +19,8 @@ def refusal(scenario: Scenario, policy: Policy) -> str:
         return reasons[0]
     if any(group.checkpoint for group in scenario.geometry.groups):
         return "the reference engine saves no state inside a chunk"
+    if scenario.features.exact_junction:
+        return "the reference engine has no opt-in for exact junctions"
     room = scenario.limits.room
     if room < _mamba_block(scenario.geometry) and not policy.allows_wide_blocks:
         return f"{policy.release} never advances inside a Mamba block, and a step has room for {room} tokens"

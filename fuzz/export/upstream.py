@@ -195,6 +195,8 @@ def _check_exportable(document: FindingFile) -> None:
         raise NoExport("it needs more than one step in flight, which vLLM has with pipeline parallelism only")
     if rule in ("C1", "C2") and any(group.checkpoint for group in scenario.geometry.groups):
         raise NoExport("a state is saved inside a chunk, which the exported worker does not do")
+    if scenario.features.exact_junction:
+        raise NoExport("it needs the opt-in for exact junctions, which the exported test does not set")
     if scenario.features.runner == "v2":
         raise NoExport("it needs model runner V2, which the exported worker does not stand in for")
 

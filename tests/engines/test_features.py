@@ -135,6 +135,29 @@ def test_a_saved_state_that_is_not_named_is_found(saved: list[bytes]) -> None:
     assert {finding.rule for finding in judge.close().findings} == {"M3"}
 
 
+def test_a_chunk_ends_on_a_junction_inside_a_block_if_asked_to() -> None:
+    """The second sibling finds the junction at 10, its chunk ends there, and the third hits as much."""
+    asked = Features(drafts=1, partial_hits=True, retention=0, lookahead_hashes=False, exact_junction=True)
+    given = Scenario(
+        Geometry((Group("full", 8), Group("mamba", 8)), 2, 60),
+        Limits(32, 4),
+        tuple(Step(8 * n, add=(Request(f"r{n}", ("a:13", f"u{n}:14"), 2),)) for n in range(3)),
+        asked,
+    )
+    opened = open_prepared(prepare_engine("vllm==0.33.0"))
+    trial = try_scenario(opened, given)
+    plain = try_scenario(opened, replace(given, features=replace(asked, exact_junction=False)))
+    opened.close()
+    assert trial.verdict.findings == plain.verdict.findings == []
+    hits = [[r.hit for r in kinds(one, trace.Lookup) if isinstance(r, trace.Lookup)] for one in (trial, plain)]
+    junctions = [r.junction for r in kinds(trial, trace.Lookup) if isinstance(r, trace.Lookup)]
+    ends = {r.start + r.granted for r in kinds(trial, trace.Split) if isinstance(r, trace.Split)}
+    assert header_decoder.decode(trial.lines[0]).setup.exact_junction
+    assert junctions[1] in ends
+    assert hits[0][2] == junctions[1]
+    assert hits[1][2] < junctions[1]
+
+
 def test_five_drafts_are_verified_at_once(engine: VllmEngine) -> None:
     given = Scenario(
         Geometry(FULL_MAMBA, 8, 60),

@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Scenario, tuple[str, ...]]] = {
     "interval 0, full only": (scenario([("full", 4)], 4, retention=0), RELEASES[:3]),
     "states saved anywhere in a chunk": (scenario(HYBRID, 4, checkpoint=1), RELEASES[:3]),
     "states saved on hash blocks": (scenario(HYBRID, 2, checkpoint=2, partial_hits=True), RELEASES[:4]),
+    "exact junctions": (scenario(HYBRID, 2, partial_hits=True, drafts=1, exact_junction=True), RELEASES[:4]),
     "budget within the drafts": (scenario([("full", 2)], 2, budget=2, drafts=2), RELEASES[7:]),
 }
 
@@ -64,10 +65,10 @@ def test_a_rule_holds_on_its_releases_and_on_no_other(name: str) -> None:
 
 
 def test_what_is_withheld_from_old_releases() -> None:
-    assert withheld_features("0.29.0") == ("coarse-checkpoint",)
-    assert withheld_features("0.26.0") == ("tiny-budget", "wide-mamba", "fine-swa", "checkpoint")
-    assert withheld_features("0.27.1") == ("wide-mamba", "fine-swa", "checkpoint")
-    assert withheld_features("0.28.0") == ("checkpoint",)
+    assert withheld_features("0.29.0") == ("coarse-checkpoint", "exact-junction")
+    assert withheld_features("0.26.0") == ("tiny-budget", "wide-mamba", "fine-swa", "checkpoint", "exact-junction")
+    assert withheld_features("0.27.1") == ("wide-mamba", "fine-swa", "checkpoint", "exact-junction")
+    assert withheld_features("0.28.0") == ("checkpoint", "exact-junction")
     assert all(withheld_features(release) == () for release in RELEASES[4:])
 
 

@@ -97,6 +97,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "async depth negative": ({"async_depth_in_features": -1}, "async_depth is -1"),
     "watermark 1": ({"watermark_in_features": 1.0}, "watermark is 1.0"),
     "watermark negative": ({"watermark_in_features": -0.1}, "watermark is -0.1"),
+    "exact junction, no drafts": ({"exact_junction_in_features": True}, "exact_junction is set without drafts"),
+    "exact junction, whole blocks": (
+        {"groups_in_geometry": [FULL, MAMBA], "drafts_in_features": 1, "exact_junction_in_features": True},
+        "or without hits inside a block",
+    ),
     "retention negative": ({"retention_in_features": -4}, "retention is -4"),
     "retention off the block": (
         {"groups_in_geometry": [FULL, MAMBA], "retention_in_features": 6},
