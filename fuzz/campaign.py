@@ -365,6 +365,7 @@ class Campaign:
                 document,
                 finding=answer.finding,
                 scenario=answer.scenario,
+                engine=replace(document.engine, runner=answer.scenario.features.runner),
                 shrunk=answer.complete,
                 attempts=attempts,
                 steps=answer.rows,

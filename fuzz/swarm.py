@@ -28,7 +28,6 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "eagle": (55, "1 to 5 draft tokens, any pattern of acceptance"),
     "eagle-flag": (40, "one attention group marked as the draft model's"),
     "block-drop": (50, "the older EAGLE block drop instead of lookahead hashes"),
-    "exact-junction": (40, "the opt-in to stop at a junction inside a block"),
     "retention-zero": (45, "retention interval 0"),
     "retention-interval": (35, "a retention interval of 1 to 3 scheduler blocks"),
     "tiny-budget": (30, "token budgets and thresholds below a block, down to one token"),
@@ -36,7 +35,6 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "priority": (40, "the priority policy"),
     "async": (45, "the asynchronous scheduler, one step in flight"),
     "async-deep": (0, "two steps unseen when the next is scheduled, as with pipeline parallelism (only when asked)"),
-    "runner-v2": (40, "a scheduler that works for model runner V2"),
     "watermark": (25, "a watermark"),
     "optimistic": (55, "admission before the whole sequence fits"),
     "small-pool": (55, "pools that force preemption and eviction"),
@@ -49,10 +47,12 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "abort": (35, "aborts before a step"),
     "abort-in-flight": (35, "aborts between a step and its output"),
     "reset": (25, "resets of the prefix cache"),
-    "skip-lookup": (25, "requests that take nothing from the prefix cache, as those with prompt log probabilities"),
     "checkpoint": (15, "states saved inside a prefill chunk, by the backend"),
     "together": (8, "EAGLE beside Mamba and a sliding window, retention interval 0 and a small pool, all at once"),
     "coarse-checkpoint": (60, "states saved inside a chunk only whole hash blocks after its start"),
+    "skip-lookup": (25, "requests that take nothing from the prefix cache, as those with prompt log probabilities"),
+    "runner-v2": (40, "a scheduler that works for model runner V2"),
+    "exact-junction": (40, "the opt-in to stop at a junction inside a block"),
 }
 
 FEATURES: tuple[str, ...] = tuple(_FEATURES)
