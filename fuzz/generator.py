@@ -113,7 +113,7 @@ def _draw_features(
         retention=draw.choice(intervals),
         partial_hits=partial_hits,
         lookahead_hashes=not (drafts and _uses(draw, swarm, "block-drop", 60)),
-        exact_junction=inside and drafts > 0 and _uses(draw, swarm, "exact-junction", 70),
+        exact_junction=inside and drafts > 0 and _uses(draw, swarm, "exact-junction", 85),
         policy="priority" if _uses(draw, swarm, "priority", 80) else "fcfs",
         async_depth=_draw_depth(draw, swarm),
         watermark=draw.choice((0.1, 0.02, 0.05, 0.25)) if _uses(draw, swarm, "watermark", 70) else _NO_WATERMARK,

@@ -52,7 +52,7 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "coarse-checkpoint": (60, "states saved inside a chunk only whole hash blocks after its start"),
     "skip-lookup": (25, "requests that take nothing from the prefix cache, as those with prompt log probabilities"),
     "runner-v2": (40, "a scheduler that works for model runner V2"),
-    "exact-junction": (40, "the opt-in to stop at a junction inside a block"),
+    "exact-junction": (75, "the opt-in to stop at a junction inside a block"),
 }
 
 FEATURES: tuple[str, ...] = tuple(_FEATURES)
