@@ -97,7 +97,7 @@ def test_the_first_scenarios_of_seed_1_are_known() -> None:
     digest = hashlib.sha256()
     for index in range(200):
         digest.update(msgspec.json.encode(scenario_at(1, index)))
-    assert digest.hexdigest()[:16] == "aa4c2dde15978905"
+    assert digest.hexdigest()[:16] == "b3805e95a94b7c2c"
 
 
 def test_defaults_are_left_out_of_a_generated_document() -> None:
@@ -129,8 +129,7 @@ def test_two_unseen_steps_come_only_when_asked_for() -> None:
 
 
 def test_leaving_a_feature_out_keeps_the_others() -> None:
-    needs_eagle = {"eagle", "eagle-flag", "block-drop", "together"}
-    needs_eagle = {"eagle", "eagle-flag", "block-drop", "exact-junction"}
+    needs_eagle = {"eagle", "eagle-flag", "block-drop", "together", "exact-junction"}
     for seed in range(50):
         whole = draw_swarm(SeededDraw(seed))
         assert draw_swarm(SeededDraw(seed), without=("eagle",)).on == whole.on - needs_eagle
