@@ -25,8 +25,8 @@ class StatisticsCheck:
         self.broken = False
 
     def look_up(self, record: Lookup) -> None:
-        """A request asks the cache; it counts once the request is admitted."""
-        if self.case.scenario.features.caching:
+        """A request asks the cache, unless it is to skip that; it counts once the request is admitted."""
+        if self.case.scenario.features.caching and record.request not in self.case.skips_lookup:
             self.asked[record.request] = record.known
 
     def admit(self, record: Allocate, state: RequestState) -> None:

@@ -177,7 +177,7 @@ class Scheduler:
 
     def _count(self, running: Running, hit: int, *, admitted: bool) -> None:
         """Enter a lookup into the statistics, those of requests that were preempted apart."""
-        if self.shape.caching and self.decisions.counts_lookup(admitted):
+        if self.shape.caching and not running.request.skips_lookup and self.decisions.counts_lookup(admitted):
             first = 3 if running.stay else 0
             for place, more in enumerate((1, running.known, hit), first):
                 self.statistics[place] += more

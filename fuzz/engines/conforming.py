@@ -232,9 +232,7 @@ class Play:
         # Drafts and the token that a lookahead hash covers lie beyond the last output.
         self.prefixes.extend(ids, request.output_stream, 0, request.max_output + self.drafts + 2)
         self.worker.truths[request.id] = Truth(request.accept)
-        self.scheduler.add(
-            Request(request.id, ids, prompt, request.max_output, request.priority, request.skips_lookup)
-        )
+        self.scheduler.add(Request(request.id, ids, prompt, request.max_output, request.priority, request.skips_lookup))
         self.emit(trace.Add(request.id, request.prompt, request.output_stream, prompt))
 
     def _execute(self, plan: Plan) -> None:
@@ -291,7 +289,9 @@ class ReferenceEngine:
         lines: list[bytes] = []
         if record:
             runner = scenario.features.runner
-            lines.append(trace.encoder.encode(trace.Header("reference", self.version, runner, setup_of(shape), scenario)))
+            lines.append(
+                trace.encoder.encode(trace.Header("reference", self.version, runner, setup_of(shape), scenario))
+            )
 
         def send(records: list[trace.Record]) -> None:
             lines.append(trace.encoder.encode(records))

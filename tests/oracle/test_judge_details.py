@@ -148,6 +148,8 @@ def test_a_tail_that_the_chunk_which_ends_on_it_did_not_register_is_missed() -> 
     judge = Judge(header, "0.31.0", frozenset({"M3"}))
     judge.feed_all(records[:first] + records[first + 1 :])
     assert [(finding.rule, finding.decision) for finding in judge.close().findings] == [("M3", "commit")]
+
+
 def skipping(skips: bool) -> Scenario:
     """A prompt that is sent three times; the second time it may be that nothing is taken from the cache."""
     sent = [Request(f"r{number}", ("a:23",), 2, skips_lookup=skips and number == 1) for number in range(3)]
