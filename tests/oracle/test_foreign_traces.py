@@ -68,7 +68,9 @@ def problem_of(damaged: list[bytes]) -> str:
 def feed(header: trace.Header, records: list[trace.AnyRecord]) -> Verdict:
     judge = Judge(header, "0.33.0")
     judge.feed_all(records)
-    return judge.close()
+    verdict = judge.close()
+    allow_limits(verdict, "0.33.0")
+    return verdict
 
 
 @pytest.mark.parametrize("point", sorted(NEEDED_BY))
@@ -123,9 +125,9 @@ def test_a_header_of_no_engine_is_refused() -> None:
             judge_lines([msgspec.json.encode(header)], None)
 
 
-def test_states_saved_inside_a_chunk_are_not_modelled_and_not_judged() -> None:
+def test_where_states_are_saved_inside_a_chunk_its_stops_and_its_blocks_are_not_judged() -> None:
     whole = [json.loads(line) for line in lines(0)]
     whole[0]["setup"]["checkpoint_alignment"] = 8
     verdict = judge_lines([msgspec.json.encode(line) for line in whole], "0.33.0")
-    assert {"S3", "C1", "M3"} <= verdict.unjudged.keys()
-    assert "C1" not in verdict.judged
+    assert {"S3", "X2"} <= verdict.unjudged.keys()
+    assert not {"S3", "X2"} & verdict.judged.keys()
