@@ -206,8 +206,9 @@ def _is_better(path: Path, document: FindingFile) -> bool:
         earlier = decode_finding(path.read_bytes(), str(path))
     except (OSError, BadFinding):
         return False
-    same = earlier.signature == document.signature and earlier.engine == document.engine
-    return same and _rank(earlier) < _rank(document)
+    # Of the engine's facts the runner is the scenario's: the smallest scenario may ask for the other one.
+    build, other = (msgspec.structs.replace(one.engine, runner="") for one in (earlier, document))
+    return earlier.signature == document.signature and build == other and _rank(earlier) < _rank(document)
 
 
 def _rank(document: FindingFile) -> tuple[tuple[int, ...], bool]:
