@@ -73,7 +73,7 @@ def test_states_saved_inside_a_chunk_are_not_compared() -> None:
     header, *lines = trace_lines("0.26.0")
     timeline = fold([header.replace(b'"checkpoint_alignment":0', b'"checkpoint_alignment":4'), *lines])
     assert wrong(timeline) == []
-    assert timeline.note == "states saved inside a chunk are not modelled"
+    assert timeline.note == "no policy: which states are saved inside a chunk is the release's"
 
 
 def test_a_record_stands_in_the_column_of_the_step_that_it_leads_to() -> None:
