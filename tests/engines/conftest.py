@@ -1,4 +1,4 @@
-"""What the tests of exports and of bisecting share: release sources with a change, and plain pytest on a build."""
+"""What tests on real builds share: two releases at work, sources with a change, and plain pytest on a build."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import importlib.metadata
 import os
 import subprocess
 import xml.etree.ElementTree as xml
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fuzz.engines.open import Prepared, open_prepared, prepare_engine
+from fuzz.engines.process import VllmEngine
 from fuzz.engines.provision import Launch, clean_environment
 from fuzz.engines.sources import source_tree
 
@@ -21,6 +23,21 @@ SourceCopy = Callable[[str, Path, str], None]
 
 RunTests = Callable[[Launch, dict[str, str]], dict[str, tuple[str, str]]]
 """Runs test files on a build by plain pytest; gives for each its outcome and the first line of its message."""
+
+
+@pytest.fixture(scope="module", params=("0.33.0", "0.26.0"))
+def prepared(request: pytest.FixtureRequest) -> Prepared:
+    """The newest release, and the one with most of what was mended since."""
+    return prepare_engine(f"vllm=={request.param}")
+
+
+@pytest.fixture(scope="module")
+def engine(prepared: Prepared) -> Iterator[VllmEngine]:
+    """That release, in a process of its own."""
+    opened = open_prepared(prepared)
+    assert isinstance(opened, VllmEngine)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")

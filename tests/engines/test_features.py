@@ -19,21 +19,7 @@ from oracle.trace import header_decoder
 
 pytestmark = pytest.mark.engines
 
-RELEASES = ("0.33.0", "0.26.0")
 FULL_MAMBA = (Group("full", 8), Group("mamba", 8))
-
-
-@pytest.fixture(scope="module", params=RELEASES)
-def prepared(request: pytest.FixtureRequest) -> Prepared:
-    return prepare_engine(f"vllm=={request.param}")
-
-
-@pytest.fixture(scope="module")
-def engine(prepared: Prepared) -> Iterator[VllmEngine]:
-    opened = open_prepared(prepared)
-    assert isinstance(opened, VllmEngine)
-    yield opened
-    opened.close()
 
 
 def drawn(prepared: Prepared, number: int, *only: str) -> list[Scenario]:
