@@ -34,6 +34,7 @@ _TITLES = {
     "S2": "A prefill chunk ends where the state of a Mamba layer is of use.",
     "S3": "A prefill chunk does not run across a position whose state is of use.",
     "S4": "A chunk is empty only where it would fall short of a block.",
+    "S6": "A prefill chunk ends on the partial tail where that is the earliest stop ahead.",
     "R1": "A block that the next request over a shared prefix needs is kept.",
     "R2": "A block that a later request over the same prompt needs is kept.",
     "R6": "A block that a resend of the same prompt needs is kept.",
@@ -58,6 +59,11 @@ _VISIBLE = frozenset(("step", "split", "allocate", "take", "table", "preempt", "
 """Decisions in which two runs cannot differ without a scheduler telling its worker something else."""
 
 _STOP = re.compile(r"runs across the (boundary of a block|junction|last cacheable position|partial tail)\D.*?(\d+)$")
+_EXACT_JUNCTION = {"0.30.0": "enable_mamba_fine_grained_prefix_cache"}
+"""The option of the cache config that makes chunks stop at exact junctions, where it is not named as it is now."""
+
+_TAIL = re.compile(r"tokens from (\d+) and got")
+_DUE = re.compile(r"a stop at (\d+)")
 _KEPT = re.compile(r"block up to (\d+) kept")
 _HIT = re.compile(r"a hit of (?:at least )?(\d+)")
 
@@ -195,8 +201,6 @@ def _check_exportable(document: FindingFile) -> None:
         raise NoExport("it needs more than one step in flight, which vLLM has with pipeline parallelism only")
     if rule in ("C1", "C2") and any(group.checkpoint for group in scenario.geometry.groups):
         raise NoExport("a state is saved inside a chunk, which the exported worker does not do")
-    if scenario.features.exact_junction:
-        raise NoExport("it needs the opt-in for exact junctions, which the exported test does not set")
     if scenario.features.runner == "v2":
         raise NoExport("it needs model runner V2, which the exported worker does not stand in for")
 
@@ -207,6 +211,7 @@ def _rule_facts(document: FindingFile) -> dict[str, Any]:
     facts = {
         "rule": f"rule_{rule.lower()}.py.j2",
         "request": document.finding.request,
+        "exact_junction_option": _EXACT_JUNCTION.get(document.engine.version, "enable_mamba_shared_prefix_checkpoint"),
         "idle_steps": IDLE_STEPS_LIMIT,
         "starved_steps": STARVED_STEPS_LIMIT,
     }
@@ -266,6 +271,19 @@ def _stop_facts(document: FindingFile) -> dict[str, Any]:
     }
 
 
+def _due_facts(document: FindingFile) -> dict[str, Any]:
+    """S6: the chunk that had to end on the partial tail, and where that lies."""
+    start, due = _TAIL.search(document.finding.reason), _DUE.fullmatch(document.finding.expected)
+    if start is None or due is None:
+        raise NoExport("the finding does not say which stop was due; make it anew with kvoracle shrink")
+    return {
+        "start": int(start[1]),
+        "position": int(due[1]),
+        "request": document.finding.request,
+        "version": document.engine.version,
+    }
+
+
 def _content_facts(document: FindingFile) -> dict[str, Any]:
     """C1 and C2: the group whose blocks are followed."""
     scenario, number = document.scenario, document.finding.group
@@ -316,6 +334,7 @@ def _reused_facts(document: FindingFile) -> dict[str, Any]:
 _SPECIAL: dict[str, Callable[[FindingFile], dict[str, Any]]] = {
     "S2": _end_facts,
     "S3": _stop_facts,
+    "S6": _due_facts,
     "C1": _content_facts,
     "C2": _content_facts,
     "L1": _served_facts,

@@ -41,6 +41,7 @@ STORED = [
 SAYS = {
     "S2": r"AssertionError: \S+: the chunk from \d+ to \d+ ends inside a Mamba block",
     "S3": r"AssertionError: \S+: the chunk from \d+ to \d+ runs across the end of a Mamba block, \d+",
+    "S6": r"AssertionError: the chunk from \d+ ends at \d+ and not at \d+",
     "C1": r"AssertionError: block \d+ is hashed as .* (holds that after|holds none|does not hold position) ?\d*",
     "C2": r"AssertionError: \S+ reads (position|the state after) \d+.*, which does not hold it",
     "P2": r"AssertionError: no token for \S+ in 40 steps with room, while others advanced",
@@ -152,12 +153,16 @@ def test_an_export_says_of_another_release_what_a_replay_says(
     documents = named(STORED)
     told = run_tests(launch("vllm==0.26.0"), {name: upstream_test(one) for name, one in documents.items()})
     replays = {name: replay(engine, Item(HERE, one.scenario, one)) for name, one in documents.items()}
-    # A scenario may break another rule there, by which its test cannot run to the end.
-    words = {name: one.word for name, one in replays.items() if not one.others}
+    # A scenario may break another rule there, by which its test cannot run to the end; statistics stop no test.
+    words = {name: one.word for name, one in replays.items() if all(finding.rule == "T1" for finding in one.others)}
     expected = {STILL_THERE: "failure", FIXED: "passed"}
     compared = {name: expected[word] for name, word in words.items() if word in expected}
     assert {name: told[name][0] for name in compared} == compared
     assert list(compared.values()).count("passed") > 5
+
+
+NOT_EXPORTED = ("async-deep", "runner-v2", "exact-junction", "checkpoint")
+"""What an exported test does not stand in for."""
 
 
 def claims(scenario: Scenario) -> list[tuple[str, str, int]]:
@@ -177,7 +182,7 @@ def test_exports_and_the_judge_agree_on_drawn_scenarios(
     files: dict[str, str] = {}
     expected: dict[str, str] = {}
     for number in range(40):
-        scenario = scenario_at(11, number, without=(*withheld(prepared), "async-deep"))
+        scenario = scenario_at(11, number, without=(*withheld(prepared), *NOT_EXPORTED))
         broken = {(finding.rule, finding.group) for finding in try_scenario(engine, scenario).verdict.findings}
         for rule, decision, group in claims(scenario):
             if rule == "C2" and ("C1", group) in broken:

@@ -80,7 +80,7 @@ FAILS = {
     },
 }
 NEVER_SAYS_ANYTHING = {
-    "0.33.0": {"split: the opt-in to the exact junction has partial hits"},
+    "0.33.0": set(),
     "0.26.0": {
         "split: the opt-in to the exact junction has partial hits",
         "split: hashes that look ahead replace the EAGLE drop",
