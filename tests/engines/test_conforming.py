@@ -138,7 +138,7 @@ def test_what_a_policy_does_not_keep_is_seen_under_it(limit: Limit) -> None:
 
 def test_the_first_policy_reproduces_its_fault_and_conforms() -> None:
     engine, rules = open_reference("0.26.0"), set()
-    for scenario in scenarios()[:300]:
+    for scenario in scenarios(1):
         rules.update(finding.rule for finding in try_scenario(engine, scenario).verdict.findings)
     assert rules == {"C1", "S2", "S3", "S5"}
 

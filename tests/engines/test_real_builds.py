@@ -46,10 +46,10 @@ def test_the_smoke_scenario_gives_its_known_decisions(engine: VllmEngine) -> Non
 
 
 def test_every_decision_point_is_found(engine: VllmEngine, prepared: Prepared) -> None:
-    run = engine.run(scenarios(prepared, 1, 1)[0])
-    header = header_decoder.decode(run.lines[0])
+    scenario = scenarios(prepared, 1, 1)[0]
+    header = header_decoder.decode(engine.run(scenario).lines[0])
     assert header.missing == ()
-    assert header.runner == "v1"
+    assert header.runner == scenario.features.runner
     assert header.version == prepared.version
 
 
