@@ -6,7 +6,7 @@ from oracle import trace
 from oracle.case import Case, RequestState
 from oracle.check_holdings import Hash, Holdings, Offer
 from oracle.ledger import Ledger
-from reference.admission import Share, attention_blocks, refusal, state_blocks, window_blocks_most
+from reference.admission import Share, held_most, refusal, used_up
 from reference.holdings import Change, passed_columns
 from reference.worker import NULL_BLOCK
 
@@ -29,15 +29,10 @@ class Admission:
         self.taken = 0
         self.reclaimed = 0
         self.committed: set[Hash] = set()
-        self.window_most = [self._window_most(number) for number in range(len(case.groups))]
-
-    def _window_most(self, number: int) -> int | None:
-        """The most blocks that a sliding window counts for a whole sequence."""
-        scenario, group = self.case.scenario, self.case.groups[number]
-        if group.kind != "swa":
-            return None
-        in_flight = (scenario.features.async_depth + 1) * scenario.limits.budget
-        return window_blocks_most(group, in_flight, self.case.setup.model_length)
+        scenario = case.scenario
+        self.held_most = held_most(
+            case.groups, scenario.limits.budget, scenario.features.async_depth, case.setup.model_length
+        )
 
     # What the trace shows on the way.
 
@@ -144,16 +139,11 @@ class Admission:
         setup = self.case.setup
         return min(record.computed + record.tokens + setup.lookahead, setup.model_length)
 
-    def _needed(self, shares: list[Share], end: int, slots: int, *, whole: bool) -> int:
-        """Free blocks that all groups use up for tokens up to ``end``, attention for so many ``slots``."""
+    def _needed(self, shares: list[Share], end: int, slots: int, most: list[int | None] | None = None) -> int:
+        """Free blocks that all groups use up for tokens up to ``end``; see ``used_up``."""
         assert self.case.policy is not None
-        spare, total = self.case.scenario.features.drafts, 0
-        for group, share, most in zip(self.case.groups, shares, self.window_most, strict=True):
-            if group.kind == "mamba":
-                total += state_blocks(self.case.policy, end, group.block, spare, share)
-            else:
-                total += attention_blocks(slots, group.block, share, most if whole else None)
-        return total
+        spare = self.case.scenario.features.drafts
+        return used_up(self.case.policy, self.case.groups, shares, end, slots, spare, most)
 
     def _judge(
         self, record: trace.Allocate, state: RequestState, shares: list[Share], usable: int, *, fresh: bool
@@ -164,9 +154,9 @@ class Admission:
         """
         if not self.case.judged("M5"):
             return
-        for_chunk = self._needed(shares, record.computed + record.tokens, self._slots(record), whole=False)
+        for_chunk = self._needed(shares, record.computed + record.tokens, self._slots(record))
         whole = fresh and self.case.scenario.features.reserve_full_sequence
-        for_all = self._needed(shares, state.known, state.known, whole=True) if whole else None
+        for_all = self._needed(shares, state.known, state.known, self.held_most) if whole else None
         unwritten = fresh and any(share.unwritten for share in shares)
         reason = refusal(for_all, for_chunk, usable, unwritten)
         if not record.granted and not reason and any(share.copies_unwritten for share in shares):

@@ -7,6 +7,7 @@ Source: ``KVCacheManager.allocate_slots`` and the managers' ``get_num_blocks_to_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reference.arithmetic import ceil_div
@@ -62,6 +63,37 @@ def window_blocks_most(group: Group, in_flight: int, model_length: int) -> int:
     more, for a window need not start on a block boundary.
     """
     return ceil_div(min(group.window - 1 + in_flight, model_length), group.block) + 1
+
+
+def held_most(groups: Sequence[Group], budget: int, steps_unseen: int, model_length: int) -> list[int | None]:
+    """By group, the most blocks that it ever holds of a request: those of a sliding window, None for the others.
+
+    ``budget``: the tokens that one step can hold; ``steps_unseen``: steps in flight beside the one that is planned.
+    """
+    in_flight = (steps_unseen + 1) * budget
+    return [window_blocks_most(one, in_flight, model_length) if one.kind == "swa" else None for one in groups]
+
+
+def used_up(
+    policy: Policy,
+    groups: Sequence[Group],
+    shares: Sequence[Share],
+    end: int,
+    slots: int,
+    spare: int,
+    most: Sequence[int | None] | None = None,
+) -> int:
+    """Free blocks that all groups use up for tokens up to ``end``, attention for so many ``slots``.
+
+    ``spare``: draft tokens; ``most``: by group what caps the blocks it holds (None: nothing does).
+    """
+    total = 0
+    for group, share, cap in zip(groups, shares, most or [None] * len(groups), strict=True):
+        if group.kind == "mamba":
+            total += state_blocks(policy, end, group.block, spare, share)
+        else:
+            total += attention_blocks(slots, group.block, share, cap)
+    return total
 
 
 def refusal(whole: int | None, chunk: int, usable: int, unwritten: bool) -> str:

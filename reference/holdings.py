@@ -24,7 +24,7 @@ class Holding:
     ``columns``: entries of its table. ``blocks``: by column, what a window or Mamba holds; full attention gives
     nothing back before the end, so it is not looked at. ``started``: it has been given new blocks. ``previous``: the
     column of the state before the running one; ``tail``: the column of a state inside a block that is in the cache
-    and that the next chunk would overwrite (-1: none).
+    and that the next chunk would overwrite (-1: none). ``cached``: leading blocks considered for the cache.
     """
 
     columns: int = 0

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from reference.decisions import Decisions
 from reference.listener import Listener
+from reference.worker import NULL_BLOCK
 
 Hash = tuple[int, int, int]
 """A hash on a block: (group, digest, position), the position being the tokens that it stands for."""
-
-NULL_BLOCK = 0
 
 
 class Pool:

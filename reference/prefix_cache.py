@@ -9,9 +9,10 @@ from reference.arithmetic import ceil_div
 from reference.decisions import Decisions
 from reference.geometry import hashed_tokens
 from reference.listener import Listener
-from reference.pool import NULL_BLOCK, Pool
+from reference.pool import Pool
 from reference.request import Running
 from reference.shape import Shape
+from reference.worker import NULL_BLOCK
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,18 @@ from reference.admission import Share
 from reference.decisions import Decisions
 from reference.holdings import Change
 from reference.listener import Listener
-from reference.pool import NULL_BLOCK, Pool
+from reference.pool import Pool
 from reference.prefix_cache import Found, PrefixCache
 from reference.request import UNCHANGED, Running
 from reference.shape import Shape
+from reference.worker import NULL_BLOCK
 
 
 class Tables:
-    """The tables of all requests over one pool. ``copies``: per group, those that this step's worker must make."""
+    """The tables of all requests over one pool.
+
+    ``held_most``: see ``admission.held_most``. ``copies``: per group, those that this step's worker must make.
+    """
 
     def __init__(self, shape: Shape, decisions: Decisions, listener: Listener, pool: Pool, cache: PrefixCache) -> None:
         self.shape = shape
@@ -26,6 +30,7 @@ class Tables:
         self.listener = listener
         self.pool = pool
         self.cache = cache
+        self.held_most = admission.held_most(shape.groups, shape.budget, shape.steps_unseen, shape.model_length)
         self.copies: list[list[tuple[int, int]]] = [[] for _ in shape.groups]
 
     # One step.
@@ -49,7 +54,7 @@ class Tables:
         shares = [self._offered(number, found) for number in range(len(self.shape.groups))]
         whole = None
         if self.shape.reserves_full_sequence:
-            whole = self._needed(shares, running.known, running.known, True)
+            whole = self._needed(shares, running.known, running.known, self.held_most)
         return self._give(running, found, tokens, shares, whole, usable)
 
     def extend(self, running: Running, tokens: int) -> bool:
@@ -65,7 +70,7 @@ class Tables:
         hit = found.hit if found else 0
         start = running.computed + hit
         end = start + tokens
-        needed = self._needed(shares, end, end + self.shape.drafts, False)
+        needed = self._needed(shares, end, end + self.shape.drafts)
         waits = any(share.unwritten or share.copies_unwritten for share in shares)
         fits = self.decisions.admits_by_blocks(whole, needed, usable, self.decisions.waits_for(waits))
         if fits and found:
@@ -95,19 +100,11 @@ class Tables:
             copies_unwritten=unwritten and copies,
         )
 
-    def _needed(self, shares: list[Share], end: int, slots: int, whole: bool) -> int:
-        """Free blocks used up by a chunk up to ``end`` or the ``whole`` sequence; attention needs ``slots`` slots."""
-        shape, total = self.shape, 0
-        for group, share in zip(shape.groups, map(self.decisions.counted, shares), strict=True):
-            if group.kind == "mamba":
-                total += admission.state_blocks(shape.policy, end, group.block, shape.drafts, share)
-                continue
-            most = None
-            if whole and group.kind == "swa":
-                in_flight = (shape.steps_unseen + 1) * shape.budget
-                most = admission.window_blocks_most(group, in_flight, shape.model_length)
-            total += admission.attention_blocks(slots, group.block, share, most)
-        return total
+    def _needed(self, shares: list[Share], end: int, slots: int, most: list[int | None] | None = None) -> int:
+        """Free blocks used up by tokens up to ``end``; see ``admission.used_up``."""
+        shape = self.shape
+        counted = [self.decisions.counted(share) for share in shares]
+        return admission.used_up(shape.policy, shape.groups, counted, end, slots, shape.drafts, most)
 
     def _adopt(self, running: Running, found: Found) -> None:
         """Take the blocks of the hit; all groups' before any new block is taken, which might evict them."""
