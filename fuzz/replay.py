@@ -77,7 +77,7 @@ def replay(engine: Engine, item: Item) -> Replayed:
         return Replayed(item.path, COULD_NOT_RUN, "; ".join(reasons))
     expected = item.document.finding if item.document else None
     wanted = frozenset(RULES) if expected is None else frozenset({expected.rule})
-    trial = try_scenario(engine, item.scenario, repeat="D1" in wanted, twins=wanted & TWIN_RULES)
+    trial = try_scenario(engine, item.scenario, compared=wanted)
     word, why, finding = _judge(trial, expected)
     if word == FIXED and item.document and (other := _by_another_policy(engine, item.document)):
         word, why = NOT_REACHED, other

@@ -87,7 +87,7 @@ def run_control(name: str, seed: int, scenarios: int) -> Control:
             scenario = scenario_at(index)
             if refused_by_build(scenario):
                 continue
-            trial = try_scenario(engine, scenario, repeat=repeat)
+            trial = try_scenario(engine, scenario, compared={"D1"} if repeat else ())
             could_not_run = could_not_run or trial.could_not_run
             found = trial.verdict.findings
             if (twin_rule := _twin_rule(rule, index)) and (twins := try_twins(engine, scenario, twin_rule)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import zip_longest
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from fuzz.engines.protocol import Engine, Run
 from fuzz.limits import allow_limits
-from fuzz.twins import fits, judge_twins, run_twins
+from fuzz.twins import TWIN_RULES, fits, judge_twins, run_twins
 from oracle.geometry import geometry_class
 from oracle.judge import judge_lines
 from oracle.scenario import Scenario
@@ -98,16 +98,16 @@ def try_scenario(
     scenario: Scenario,
     rules: Rules = None,
     *,
-    repeat: bool = False,
-    twins: Iterable[str] = (),
+    compared: Collection[str] = (),
 ) -> Trial:
-    """Run the scenario and judge its trace by ``rules``; with ``repeat`` by D1, too.
+    """Run the scenario and judge its trace by ``rules``.
 
-    ``twins``: metamorphic rules to judge it by as well, where they apply to the scenario as it is.
+    ``compared``: those of ``rules`` to judge it by that compare two runs (others are ignored): D1, and metamorphic
+    rules where they apply to the scenario as it is.
     """
-    ran = run_scenario(engine, scenario, rules, repeat=repeat)
+    ran = run_scenario(engine, scenario, rules, repeat="D1" in compared)
     trial = judge_run(ran, engine.release, rules)
-    for rule in sorted(twins):
+    for rule in sorted(TWIN_RULES.intersection(compared)):
         if not trial.could_not_run and fits(rule, scenario, ran.run):
             pair = run_twins(engine, rule, scenario, ran.run)
             if pair is not None:

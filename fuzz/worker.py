@@ -28,7 +28,7 @@ from fuzz.story import Row, story
 from fuzz.supported import unsupported
 from fuzz.tally import Signature, Tally, by_signature
 from fuzz.trial import Ran, Rules, Trial, judge_run, run_scenario, try_scenario
-from fuzz.twins import TWIN_RULES, Twins, judge_twins, run_twins
+from fuzz.twins import Twins, judge_twins, run_twins
 from oracle.scenario import Scenario
 from oracle.verdict import Finding
 
@@ -314,10 +314,7 @@ class _Worker:
             self._engine.close()
 
     def _try_for(self, signature: Signature, scenario: Scenario) -> tuple[Trial, Finding | None]:
-        rule = signature[0]
-        trial = try_scenario(
-            self._engine, scenario, self._plan.rules, repeat=rule == "D1", twins=TWIN_RULES.intersection({rule})
-        )
+        trial = try_scenario(self._engine, scenario, self._plan.rules, compared={signature[0]})
         self._renew_if_unsteady(trial)
         return trial, by_signature(trial.verdict.findings).get(signature)
 

@@ -43,7 +43,6 @@ from fuzz.shrink import shrink as shrink_scenario
 from fuzz.story import story
 from fuzz.tally import Signature, by_signature
 from fuzz.trial import Rules, Trial, try_scenario
-from fuzz.twins import TWIN_RULES
 from oracle.scenario import Scenario
 from oracle.validate import check
 from oracle.verdict import Finding
@@ -113,7 +112,7 @@ def _signatures(engine: Engine, item: Item, wanted: Rules) -> list[Signature]:
     if item.document is not None and (wanted is None or item.document.signature[0] in wanted):
         return [item.document.signature]
     judged = frozenset(RULES) if wanted is None else wanted
-    trial = try_scenario(engine, item.scenario, repeat="D1" in judged, twins=judged & TWIN_RULES)
+    trial = try_scenario(engine, item.scenario, compared=judged)
     if trial.could_not_run:
         raise Problem(f"{item.path}: {trial.could_not_run}")
     found = list(by_signature(trial.verdict.findings))
@@ -137,8 +136,7 @@ def _shrink(
     last: list[Trial] = []
 
     def recurs(candidate: Scenario) -> Finding | None:
-        rule = signature[0]
-        trial = try_scenario(engine, candidate, repeat=rule == "D1", twins=TWIN_RULES.intersection({rule}))
+        trial = try_scenario(engine, candidate, compared={signature[0]})
         finding = by_signature(trial.verdict.findings).get(signature)
         if finding is not None:
             last[:] = [trial]

@@ -168,7 +168,7 @@ def test_a_campaign_keeps_the_scenario_that_shows_it_again(rule: str, tmp_path: 
     document = decode_finding(state.paths[signature].read_bytes(), "")
     assert document.shrunk
     engine = open_engine(name)
-    assert try_scenario(engine, document.scenario, twins=(rule,)).verdict.judged[rule] > 0
+    assert try_scenario(engine, document.scenario, compared={rule}).verdict.judged[rule] > 0
     item = replay.Item(state.paths[signature], document.scenario, document)
     assert replay.replay(engine, item).word == replay.STILL_THERE
     assert replay.replay(open_reference(), item).word == replay.FIXED

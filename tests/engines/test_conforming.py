@@ -275,7 +275,7 @@ def test_every_rule_has_a_planted_fault() -> None:
 
 def spoken(engine: ReferenceEngine, scenario: Scenario, rule: str, rules: frozenset[str] | None = None) -> set[str]:
     """The rules that speak in a scenario, which is judged by ``rule`` among ``rules``."""
-    found = try_scenario(engine, scenario, rules, repeat=rule == "D1").verdict.findings
+    found = try_scenario(engine, scenario, rules, compared={rule} - TWIN_RULES).verdict.findings
     if rule in TWIN_RULES and (twins := try_twins(engine, scenario, rule)):
         found += twins.verdict.findings
     return {finding.rule for finding in found}

@@ -61,14 +61,6 @@ def opened(prepared: Prepared) -> Iterator[Open]:
         engine.close()
 
 
-@pytest.fixture(scope="module")
-def unpatched(prepared: Prepared) -> Iterator[VllmEngine]:
-    engine = open_prepared(prepared)
-    assert isinstance(engine, VllmEngine)
-    yield engine
-    engine.close()
-
-
 def scenarios(prepared: Prepared, seed: int, number: int) -> list[Scenario]:
     drawn = (scenario_at(seed, index, without=withheld(prepared)) for index in range(number))
     return [scenario for scenario in drawn if not refused_by(scenario, prepared.release or "")]
@@ -87,7 +79,7 @@ def body_lines(source: SourceFile, qualname: str) -> set[int]:
 
 
 def test_watching_every_line_and_patching_none_changes_no_byte_of_a_trace(
-    prepared: Prepared, root: Path, opened: Open, unpatched: VllmEngine
+    prepared: Prepared, root: Path, opened: Open, engine: VllmEngine
 ) -> None:
     files = [path.relative_to(root / "vllm").as_posix() for path in sorted((root / "vllm/v1/core").rglob("*.py"))]
     sources = [read_source(root, file) for file in (*files, "v1/request.py", "v1/kv_cache_interface.py")]
@@ -95,10 +87,10 @@ def test_watching_every_line_and_patching_none_changes_no_byte_of_a_trace(
     watch = tuple((source.file, tuple(sorted(source.executable))) for source in sources)
     watched = opened(watch=watch, patches=((SCHEDULER, split.text),))
     drawn = scenarios(prepared, 21, 60)
-    before, runs = [unpatched.run(scenario) for scenario in drawn], [watched.run(scenario) for scenario in drawn]
+    before, runs = [engine.run(scenario) for scenario in drawn], [watched.run(scenario) for scenario in drawn]
     assert [run.trace() for run in runs] == [run.trace() for run in before]
     assert {run.lines_hit for run in before} == {frozenset()}
-    assert unpatched.lines_at_import == frozenset()
+    assert engine.lines_at_import == frozenset()
     # What ran is nearly all of the split, and of definitions only their first lines ran at import.
     hit = {line for run in runs for file, line in run.lines_hit if file == SCHEDULER}
     assert len(body_lines(split, SPLIT) & hit) > 0.9 * len(body_lines(split, SPLIT))
@@ -131,15 +123,15 @@ def test_lines_are_those_of_this_scenario(opened: Open, scheduler: SourceFile) -
 
 @pytest.mark.parametrize("number", range(3), ids=["split", "masks", "lookup"])
 def test_every_control_changes_decisions(
-    prepared: Prepared, root: Path, opened: Open, unpatched: VllmEngine, number: int
+    prepared: Prepared, root: Path, opened: Open, engine: VllmEngine, number: int
 ) -> None:
     """In many of 200 scenarios, and in none in which the planted lines did not run."""
     control = controls(root)[number]
     assert not control.missing
     pairs = zip(control.text.splitlines(), read_source(root, control.file).lines, strict=True)
     planted = tuple(line for line, (new, old) in enumerate(pairs, 1) if new != old)
-    engine = opened(patches=(control.patch,), watch=((control.file, planted),))
-    runs = [(engine.run(scenario), unpatched.run(scenario)) for scenario in scenarios(prepared, 23, 200)]
+    changed = opened(patches=(control.patch,), watch=((control.file, planted),))
+    runs = [(changed.run(scenario), engine.run(scenario)) for scenario in scenarios(prepared, 23, 200)]
     differing = [run for run, before in runs if run.lines[1:] != before.lines[1:]]
     print(f"{control.name}: {len(differing)} of {len(runs)}")
     assert len(differing) > 20
