@@ -79,6 +79,21 @@ def test_a_verdict_is_the_same_whatever_was_forgotten(name: str, monkeypatch: py
     assert [judge_lines(lines, "0.33.0") for lines in traces] == before
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_was_promised_is_known_when_nothing_else_of_it_is_left(
+    holds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a prompt, which no hash covers, was overwritten by others before the prompt is sent again."""
+    prompts = ["a:10", *(f"b{number}:10" for number in range(6)), "a:10"]
+    steps = tuple(Step(4 * number, (Request(f"r{number}", (one,), 1),)) for number, one in enumerate(prompts))
+    scenario = Scenario(Geometry((Group("full", 4),), 4, 40), Limits(32, 4), steps)
+    forget_at_once(monkeypatch)
+    if not holds:
+        monkeypatch.setattr("oracle.check_reuse.Reuse.held", lambda self: iter(()))
+    found = judged(open_engine("planted:never-hits").run(scenario).lines).close().findings
+    assert ("U3" in {finding.rule for finding in found}) == holds
+
+
 @pytest.mark.parametrize("held", ["hashes", "contents"])
 def test_a_judge_that_forgot_more_would_find_what_is_not_there(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of the test above."""

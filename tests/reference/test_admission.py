@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from reference.admission import Share, attention_blocks, refusal, state_blocks, window_blocks_most
+from reference.admission import (
+    Share,
+    attention_blocks,
+    held_most,
+    refusal,
+    state_blocks,
+    used_up,
+    window_blocks_most,
+)
 from reference.geometry import Group
 from reference.policy import POLICIES
 
@@ -60,6 +68,15 @@ def test_until_0_30_a_copy_inside_a_block_is_counted_twice(release: str, blocks:
 @pytest.mark.parametrize(("in_flight", "model_length", "blocks"), [(16, 256, 3), (17, 256, 4), (64, 20, 3)])
 def test_a_window_holds_what_it_reaches_and_what_is_in_flight(in_flight: int, model_length: int, blocks: int) -> None:
     assert window_blocks_most(Group("swa", 16, 17), in_flight, model_length) == blocks
+
+
+def test_all_groups_together_use_up_what_each_does_and_a_window_no_more_than_it_holds() -> None:
+    groups = [Group("full", 16), Group("swa", 16, 17), Group("mamba", 16)]
+    shares, policy = [Share(0)] * 3, POLICIES["0.33.0"]
+    assert used_up(policy, groups, shares, 160, 160, 2) == 10 + 10 + 3
+    most = held_most(groups, budget=16, steps_unseen=0, model_length=256)
+    assert most == [None, 3, None]
+    assert used_up(policy, groups, shares, 160, 160, 2, most) == 10 + 3 + 3
 
 
 @pytest.mark.parametrize(
