@@ -106,7 +106,8 @@ class Judge:
     def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
         """Judge records in order."""
         case, handlers = self.case, _HANDLERS
-        commit, evict = trace.Commit, trace.Evict
+        # A call that the engine did not come back from may not have hashed all that it would have.
+        commit, evict, crash = trace.Commit, trace.Evict, trace.Crash
         kind: type = trace.End
         try:
             for record in records:
@@ -114,8 +115,9 @@ class Judge:
                 kind = type(record)
                 if kind is not commit and kind is not evict:
                     self.idle_cache = None
-                    if self.window is not None:
-                        self._close_window()
+                    if self.window is not None and kind is not crash:
+                        close_window(case, self.window)
+                    self.window = None
                 handlers[kind](self, record)
         except BadTrace:
             raise
@@ -125,15 +127,8 @@ class Judge:
                 f"({type(error).__name__}: {error}); is it the trace of one engine, whole and in order?"
             ) from None
 
-    def _close_window(self) -> None:
-        """No further commit can belong to the last cache call."""
-        if self.window is not None:
-            close_window(self.case, self.window)
-            self.window = None
-
     def close(self) -> Verdict:
-        """End of the trace."""
-        self._close_window()
+        """End of the trace. Where it breaks off, nobody knows whether the last cache call was over."""
         verdict = self.case.verdict
         verdict.records = self.case.record + 1
         for cell in cells(self.case.header, verdict.coverage):

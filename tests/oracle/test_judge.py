@@ -252,6 +252,24 @@ def test_a_trace_that_breaks_off_is_not_a_pass(clean: tuple[trace.Header, Record
 
 
 @pytest.mark.parametrize(
+    ("what_follows", "found_rules"),
+    [
+        ([trace.Crash(kind="exception", where="engine:cache_blocks", message="boom")], {"P3"}),
+        ([], set()),
+        ([trace.Reset(done=False)], {"M3"}),
+    ],
+    ids=["crash", "end of file", "next record"],
+)
+def test_a_cache_call_is_judged_once_the_engine_came_back_from_it(
+    clean: tuple[trace.Header, Records], what_follows: Records, found_rules: set[str]
+) -> None:
+    records = clean[1]
+    hashed = next(index for index, record in enumerate(records) if isinstance(record, trace.Commit) and record.request)
+    found = verdict(clean[0], [*records[:hashed], *what_follows])
+    assert {finding.rule for finding in found.findings} & {"M3", "P3"} == found_rules
+
+
+@pytest.mark.parametrize(
     ("lines", "says"),
     [
         ([], "empty"),
