@@ -11,6 +11,7 @@ import zstandard
 
 from fuzz.engines.names import EngineError, nearest_release
 from fuzz.engines.provision import version_notes
+from fuzz.limits import REFERENCE, allow_limits
 from fuzz.trial import Rules
 from oracle import trace
 from oracle.judge import BadTrace, Judge, read_header
@@ -68,6 +69,8 @@ def judge_file(file: TraceFile, policy: str | None, rules: Rules, *, invariants_
     judge = Judge(header, release, rules)
     problem = _feed(judge, lines)
     last = _close(judge)
+    if release and header.engine == REFERENCE:
+        allow_limits(judge.case.verdict, release)
     notes = version_notes(header.version) if release and not policy else ()
     return Judgement(header, release, judge.case.verdict, problem or last, notes)
 

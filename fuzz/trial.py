@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fuzz.engines.protocol import Engine, Run
-from fuzz.limits import allow_limits
+from fuzz.limits import REFERENCE, allow_limits
 from fuzz.twins import TWIN_RULES, fits, judge_twins, run_twins
 from oracle.geometry import geometry_class
 from oracle.judge import judge_lines
@@ -123,7 +123,7 @@ def try_twins(engine: Engine, scenario: Scenario, rule: str) -> Trial | None:
 
 def is_reference(lines: list[bytes]) -> bool:
     """Whether a trace is the reference engine's, which does what the release's policy says."""
-    return bool(_decoder.decode(lines[0]).get("engine") == "reference")
+    return bool(_decoder.decode(lines[0]).get("engine") == REFERENCE)
 
 
 def crash_kind(lines: list[bytes]) -> str:

@@ -100,6 +100,7 @@ class Reuse:
                     self.by_shared.setdefault(promise.shared, {}).setdefault(promise.prefix, []).append(promise)
         while len(self.promises) > PROMISES_MAX:
             self._drop(next(iter(self.promises)))
+            self.case.cover("promise given up")
 
     def leave(self, request: str) -> None:
         """A prefill that is broken off, by a preemption or an abort, or begins anew, promises nothing."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from fuzz.engines.names import NEWEST_RELEASE, EngineNameError
 from fuzz.engines.protocol import Run
 from fuzz.engines.shape import derive, refusal, setup_of
+from fuzz.limits import REFERENCE
 from oracle import scenario, trace
 from oracle.prefixes import Prefixes
 from oracle.scenario import Scenario
@@ -289,9 +290,7 @@ class ReferenceEngine:
         lines: list[bytes] = []
         if record:
             runner = scenario.features.runner
-            lines.append(
-                trace.encoder.encode(trace.Header("reference", self.version, runner, setup_of(shape), scenario))
-            )
+            lines.append(trace.encoder.encode(trace.Header(REFERENCE, self.version, runner, setup_of(shape), scenario)))
 
         def send(records: list[trace.Record]) -> None:
             lines.append(trace.encoder.encode(records))

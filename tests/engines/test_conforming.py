@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from fuzz.engines.planted import FAULTS, Fault, open_planted
 from fuzz.engines.shape import refusal
 from fuzz.generator import scenario_at
 from fuzz.limits import LIMITS, Limit
+from fuzz.traces import TraceFile, judge_file, write_trace
 from fuzz.trial import crash_kind, try_scenario, try_twins
 from fuzz.twins import TWIN_RULES
 from oracle import trace
@@ -134,6 +136,15 @@ def test_what_a_policy_does_not_keep_is_seen_under_it(limit: Limit) -> None:
         if lines and any(limit.explains(finding, release) for finding in judge_lines(lines, release).findings):
             return
     pytest.fail("never seen")
+
+
+def test_a_stored_trace_is_allowed_what_its_policy_does_not_keep(tmp_path: Path) -> None:
+    lines = open_reference().run(SHORT_RUN).lines
+    assert judge_lines(lines, NEWEST).findings
+    write_trace(tmp_path / "short.jsonl.zst", lines)
+    judgement = judge_file(TraceFile(tmp_path / "short.jsonl.zst"), None, None)
+    assert judgement.verdict.findings == []
+    assert judgement.verdict.allowed
 
 
 def test_the_first_policy_reproduces_its_fault_and_conforms() -> None:

@@ -52,6 +52,13 @@ def test_what_is_known_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPa
     assert all(more <= 2 * less for less, more in zip(short, long, strict=True)), (short, long)
 
 
+def test_a_promise_that_is_given_up_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = open_engine("reference").run(long_scenario(150)).lines
+    assert "promise given up" not in judged(lines).case.verdict.coverage
+    monkeypatch.setattr("oracle.check_reuse.PROMISES_MAX", 1)
+    assert judged(lines).case.verdict.coverage["promise given up"] > 0
+
+
 def test_without_forgetting_it_would_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of the test above."""
     monkeypatch.setattr("oracle.forgetting.Forgetting.step", lambda self: None)
