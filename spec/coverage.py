@@ -38,13 +38,14 @@ def gaps(covered: Any, path: Gap = ()) -> Iterator[Gap]:
         yield from gaps(fails, (*path, z3.Not(condition)))
 
 
-def left_over(check: Check, covered: Any) -> str:
+def left_over(check: Check, covered: Any, check_gap: Check | None = None) -> str:
     """Whether an input can be outside of what was covered: "sat", "unsat" or "unknown".
 
-    One question about all of it is cheapest; where it is too hard, every gap is asked about by itself.
+    One question about all of it is cheapest; where it is too hard, every gap is asked about by itself, by
+    ``check_gap`` if there is one.
     """
     answer = "unsat" if z3.is_true(covered) else check([z3.Not(covered)])
     if answer == "unknown":
-        answers = (check(gap) for gap in gaps(covered))
+        answers = ((check_gap or check)(gap) for gap in gaps(covered))
         answer = next((answer for answer in answers if answer != "unsat"), "unsat")
     return answer

@@ -41,6 +41,9 @@ HANG_MS = 4_000
 AFRESH = 5
 """How many times as much work these may do."""
 
+AT_ONCE = 20
+"""How many times as much work a question about all inputs may be, before it is put gap by gap."""
+
 
 @dataclass
 class Meaning:
@@ -70,6 +73,7 @@ class Solver:
         self._limits = limits
         self._monomials: dict[Monomial, Any] = {}
         self._formulas: dict[Key, Any] = {}
+        self._keys: dict[int, Key] = {}
         self._lemmas: dict[tuple[Linear, int], list[Any]] = {}
         self._axioms: list[Any] = []
         self._told: list[set[Any]] = [set()]
@@ -95,6 +99,7 @@ class Solver:
             kind, linear, constant = key
             total = self.term(linear, 0)
             formula = self._formulas[key] = total <= -constant if kind == "le" else total == -constant
+            self._keys[formula.get_id()] = key
         return formula if value else z3.Not(formula)
 
     def of(self, condition: SymBool) -> Any:
@@ -164,16 +169,22 @@ class Solver:
 
     def _afresh(self, formulas: Sequence[Any]) -> tuple[str, Any]:
         """``check`` once more, by solvers without a past, which often decide at once what was too hard before."""
+        answer, solver = self._decide([*self._solver.assertions(), *formulas])
+        if answer == "unknown":
+            self.undecided += 1
+        return answer, solver.model() if answer == "sat" else None
+
+    def _decide(self, formulas: Sequence[Any]) -> tuple[str, Any]:
+        """The answer of the first solver without a past that has one, with the solver."""
         for make in (z3.SimpleSolver, partial(z3.SolverFor, "QF_LIA")):
             solver = make()
             solver.set("rlimit", self._limits.resource * AFRESH)
             solver.set("timeout", HANG_MS * AFRESH)
-            solver.add(*self._solver.assertions(), *formulas)
+            solver.add(*formulas)
             answer = str(solver.check())
             if answer != "unknown":
-                return answer, solver.model() if answer == "sat" else None
-        self.undecided += 1
-        return "unknown", None
+                break
+        return answer, solver
 
     def script(self, formulas: Iterable[Any]) -> str:
         """The question of ``check`` as an SMT-LIB script."""
@@ -187,7 +198,7 @@ class Solver:
 
     def left_over(self, covered: Any) -> str:
         """Whether an input can be outside of what was covered: "sat", "unsat" or "unknown"."""
-        return left_over(self._of_its_own, covered_if(False, covered))
+        return left_over(self._of_its_own, covered_if(False, covered), self._at_gap)
 
     def follows_from_axioms(self, condition: SymBool) -> bool:
         """Whether a condition holds of all inputs within the bounds of the domain."""
@@ -197,14 +208,44 @@ class Solver:
     def _of_its_own(self, formulas: Sequence[Any]) -> str:
         """``check`` without a path, by a solver of its own that knows every unknown."""
         solver = z3.SolverFor("QF_LIA")
-        solver.set("rlimit", self._limits.resource * 100)
+        solver.set("rlimit", self._limits.resource * AT_ONCE)
         for meaning in self.meanings.values():
             solver.add(*meaning.facts)
         for lemmas in self._lemmas.values():
             solver.add(*lemmas)
         solver.add(*self._axioms, *formulas)
+        return self._recorded(str(solver.check()), solver)
+
+    def _at_gap(self, gap: Sequence[Any]) -> str:
+        """``check`` of the conditions that lead to a gap, with what must be known of them and no more."""
+        conditions = [*self._axioms, *gap]
+        known: list[Any] = []
+        seen: set[int] = set()
+        for condition in conditions:
+            _, linear, constant = self._keys[_without_nots(condition).get_id()]
+            known += self.lemmas_about(linear, constant)
+            for monomial, _ in linear:
+                for number in monomial:
+                    known += self._facts_of(number, seen)
+        return self._recorded(*self._decide([*known, *conditions]))
+
+    def _facts_of(self, number: int, seen: set[int]) -> list[Any]:
+        """What an unknown and those that it is defined from mean, without those that were ``seen``."""
+        if number in seen:
+            return []
+        seen.add(number)
+        meaning = self.meanings[number]
+        inner = [fact for depends in meaning.depends for fact in self._facts_of(depends, seen)]
+        return [*inner, *meaning.facts]
+
+    def _recorded(self, answer: str, solver: Any) -> str:
         self.queries += 1
-        answer = str(solver.check())
         if self.record is not None:
             self.record("coverage", lambda: f"(set-logic QF_LIA)\n{solver.to_smt2()}", answer)
         return answer
+
+
+def _without_nots(condition: Any) -> Any:
+    while z3.is_not(condition):
+        condition = condition.arg(0)
+    return condition

@@ -37,6 +37,7 @@ class Account:
     def __init__(self, changes: Sequence[Change]) -> None:
         self.scenarios = 0
         self.words: Counter[str] = Counter()
+        self.mended: Counter[str] = Counter()
         self.unrun: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self.ours: Counter[str] = Counter()
         self.costs: tuple[Costs, Costs] = (Costs(), Costs())
@@ -56,6 +57,7 @@ class Account:
             return self._add_unrun(one)
         self.scenarios += 1
         self.words[one.comparison.word] += 1
+        self.mended.update({finding.rule for finding in one.comparison.mended})
         baseline, candidate = one.sides
         self.costs = (self.costs[0] + baseline.costs, self.costs[1] + candidate.costs)
         self.on_baseline |= {finding.signature for finding in baseline.findings}

@@ -259,6 +259,7 @@ class Gate:
             settings=settings_document(settings),
             scenarios=account.scenarios,
             words=dict(account.words),
+            mended=dict(account.mended.most_common()),
             costs=account.costs,
             grounds=account.grounds(self.equality.equal, self.equality.alike),
             proof=self.equality.proof,

@@ -121,10 +121,11 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class GateReport(msgspec.Struct, kw_only=True):
-    """All of a run. ``words``: scenarios by verdict. ``costs``: of baseline and candidate, over all scenarios.
-    ``difference``: the smallest scenario in which they differ, also where that is for the better. ``seconds``: wall
-    time by phase. ``reason``: why it could not judge, ``tested``: then what the scenarios alone say, empty otherwise.
-    ``settings``: seed, time and the like, for doing it again. ``accepted``: the user lets this verdict through."""
+    """All of a run. ``words``: scenarios by verdict. ``mended``: by rule, scenarios in which only the baseline breaks
+    it. ``costs``: of baseline and candidate, over all scenarios. ``difference``: the smallest scenario in which they
+    differ, also where that is for the better. ``seconds``: wall time by phase. ``reason``: why it could not judge,
+    ``tested``: then what the scenarios alone say, empty otherwise. ``settings``: seed, time and the like, for doing it
+    again. ``accepted``: the user lets this verdict through."""
 
     kvoracle: str
     baseline: Side
@@ -135,6 +136,7 @@ class GateReport(msgspec.Struct, kw_only=True):
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     scenarios: int = 0
     words: dict[str, int] = msgspec.field(default_factory=dict)
+    mended: dict[str, int] = msgspec.field(default_factory=dict)
     costs: tuple[Costs, Costs] = (Costs(), Costs())
     grounds: tuple[Ground, ...] = ()
     proof: Proof = Proof()

@@ -47,6 +47,7 @@ def regresses() -> GateReport:
         settings={"seconds": 180.0, "seed": 1, "accept": []},
         scenarios=214,
         words={"identical": 201, "refines": 3, "regresses": 10, "incomparable": 0},
+        mended={"P2": 3, "U3": 1},
         costs=(baseline.costs, candidate.costs),
         grounds=(
             Ground(SPLIT, "executed", lines=(360, 361, 362, 370), lines_hit=(360, 361, 370), scenarios=198),

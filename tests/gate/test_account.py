@@ -78,6 +78,11 @@ def test_a_rule_that_the_baseline_breaks_in_another_scenario_is_no_new_fault() -
     assert made.word(()) == "refines"
 
 
+def test_what_only_the_baseline_breaks_is_counted_by_rule() -> None:
+    mends = Comparison(DIFFERENCE, mended=(BROKEN, BROKEN))
+    assert account(mends, mends, REFINES, BREAKS).mended == {"S2": 2}
+
+
 def test_what_is_known_is_excused_and_nothing_else() -> None:
     made = account(BREAKS)
     assert made.word({("S2", "split", "full")}) == "refines"

@@ -78,6 +78,13 @@ def test_a_known_finding_is_not_told_as_a_new_one(name: str) -> None:
 # --- words ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["text", "markdown", "html"])
+def test_rules_that_only_the_baseline_breaks_are_told(name: str) -> None:
+    told = "P2 in 3 scenarios, U3 in 1 scenario"
+    assert told in FORMATS[name](regresses())
+    assert told not in FORMATS[name](replace(regresses(), mended={}))
+
+
 def test_grounds_list_the_lines_that_were_never_seen() -> None:
     told = [words.ground(one) for one in regresses().grounds]
     assert told == [

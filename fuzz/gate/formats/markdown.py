@@ -33,12 +33,13 @@ def _scenarios(report: GateReport) -> str:
     if not report.scenarios:
         return ""
     told = ", ".join((count(report.scenarios, "scenario"), *(f"{word} {n:,}" for word, n in report.words.items())))
+    mended = f"\n\nBroken by the baseline only: {words.mended(report)}." if report.mended else ""
     rows = [
         (row.name, f"{row.baseline:,}", f"{row.candidate:,}", f"{row.difference} {row.trend}".strip())
         for row in words.cost_rows(report.costs)
     ]
     table = _table(("cost", "baseline", "candidate", "difference"), rows)
-    return f"{_text(told)}\n\n{table}"
+    return f"{_text(told)}{mended}\n\n{table}"
 
 
 def _findings(report: GateReport) -> Iterator[str]:

@@ -39,6 +39,7 @@ def _printed(report: GateReport, console: Console) -> str:
         _fact(console, "Proof", words.proof(report))
         told = ", ".join(f"{word} {number:,}" for word, number in report.words.items())
         _fact(console, "Scenarios", [f"{report.scenarios:,}" + (f": {told}" if told else "")])
+        _fact(console, "Mended", filter(None, [words.mended(report)]))
         _costs(console, report)
         _findings(console, report)
         _fact(console, "Known", words.known(report))

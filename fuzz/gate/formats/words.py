@@ -153,6 +153,11 @@ def proof(report: GateReport) -> list[str]:
     return [plain(words) for words in (*said, *(f"refuted: {claim}" for claim in one.refuted))]
 
 
+def mended(report: GateReport) -> str:
+    """The rules that the candidate keeps where the baseline breaks them; empty if there are none."""
+    return ", ".join(f"{rule} in {count(number, 'scenario')}" for rule, number in report.mended.items())
+
+
 def controls(report: GateReport) -> str:
     """How many of the planted faults were caught."""
     if not report.controls:
