@@ -27,12 +27,10 @@ HEADER = ("change", "verdict", "scenarios", *WORDS, "broken newly (classes)", "b
 
 def run(old: str, new: str, target: Path, seconds: int) -> None:
     """Let the gate judge a release as a change of the one before; which lines never ran is told and let pass."""
-    command = [GATE, "gate", "--baseline", f"vllm=={old}", "--engine", f"vllm=={new}", "--time", f"{seconds}s"]
-    part = target.with_suffix(".part")
-    findings = target.with_suffix("")
-    done = subprocess.run(
-        [*command, "--accept", "unseen", "--folder", findings, "--format", f"json={part}"], check=False
-    )
+    part, findings = target.with_suffix(".part"), target.with_suffix("")
+    builds = ["--baseline", f"vllm=={old}", "--engine", f"vllm=={new}"]
+    rest = ["--time", f"{seconds}s", "--accept", "unseen", "--folder", str(findings), "--format", f"json={part}"]
+    done = subprocess.run([str(GATE), "gate", *builds, *rest], check=False)
     if done.returncode not in (0, 1):
         raise click.ClickException(f"the gate could not judge {new} against {old}")
     part.replace(target)
