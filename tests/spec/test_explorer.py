@@ -161,6 +161,24 @@ def test_what_is_too_hard_at_once_is_asked_gap_by_gap(bound: int, answer: str) -
     assert [len(formulas) for formulas in asked] == [1, 2]
 
 
+@pytest.mark.parametrize("function", [three_ways, corners])
+def test_gap_by_gap_the_same_is_found(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> None:
+    space, _, covered = taken(function, SMALL)
+    monkeypatch.setattr(Solver, "_of_its_own", lambda self, formulas: "unknown")
+    assert space.solver.left_over(covered) == "unsat"
+
+
+def test_a_gap_is_asked_about_with_what_is_known_of_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Solver, "_of_its_own", lambda self, formulas: "unknown")
+    space = Space(ALONE)
+    size, x = space.integer("size"), space.integer("x", 0, 9)
+    space.size(size)
+    for impossible in (x * size <= -1, size <= 0):
+        assert space.solver.left_over(z3.If(space.solver.of(impossible), EXCLUDED, z3.BoolVal(True))) == "unsat"
+    possible = z3.If(space.solver.of(x * size <= 0), EXCLUDED, z3.BoolVal(True))
+    assert space.solver.left_over(possible) == "sat"
+
+
 def test_what_z3_excluded_is_asked_again_once_for_all_paths() -> None:
     """Of a predicate's paths it counts as covered; the paths of the subject are shown to be all inputs without it."""
     space = Space(ALONE)
