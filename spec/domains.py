@@ -196,6 +196,7 @@ def block_sizes(source: Source, sizes: Sizes) -> tuple[Any, Any, Any, Any]:
         source.size(hash_block)
         source.size(times)
         block = hash_block * times
+        source.size(block)
         return block, hash_block, block, block
     plain = (sizes.grid, sizes.hash_block, sizes.scheduler_block, sizes.mamba_block)
     for size in sorted(set(plain), reverse=True):

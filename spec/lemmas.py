@@ -85,6 +85,15 @@ def cases(linear: Linear, constant: int, numbers: Sequence[int], term: Term) -> 
         constant -= whole * number
 
 
+def multiple(linear: Linear, constant: int, size: Size) -> Linear:
+    """A polynomial times a size."""
+    monomial, scale = size
+    terms = {tuple(sorted(one + monomial)): factor * scale for one, factor in linear}
+    if constant:
+        terms[monomial] = constant * scale
+    return tuple(sorted(terms.items()))
+
+
 def without(monomial: Monomial, size: Monomial) -> Monomial | None:
     """``monomial`` divided by ``size``, None where it is no multiple."""
     left = list(monomial)

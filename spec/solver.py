@@ -15,7 +15,7 @@ from typing import Any
 import z3
 
 from spec.coverage import covered_if, left_over
-from spec.lemmas import LemmaMaker, Size, cases
+from spec.lemmas import LemmaMaker, Size, cases, multiple
 from spec.symbolic import Linear, Monomial, SymBool
 
 Key = tuple[str, Linear, int]
@@ -112,7 +112,12 @@ class Solver:
             return []
         key = (linear, constant)
         if key not in self._lemmas:
-            products = self._lemma_maker(linear, constant, self.sizes, self.term)
+            products = [*self._lemma_maker(linear, constant, self.sizes, self.term)]
+            for size in self.sizes[-1:]:
+                # A comparison of counts is one of their multiples, too, where those are spoken of.
+                whole = multiple(linear, constant, size)
+                if all(monomial in self._monomials for monomial, _ in whole):
+                    products += self._lemma_maker(whole, 0, [size], self.term)
             self._lemmas[key] = [*products, *cases(linear, constant, self.numbers, self.term)]
         return self._lemmas[key]
 

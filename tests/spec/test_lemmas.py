@@ -310,3 +310,21 @@ def test_a_division_by_what_is_not_proved_positive_is_refused(left: Expression) 
     _, unknowns = symbolic()
     with pytest.raises(SymbolicError, match="not proved to be positive"):
         left.of(unknowns) + unknowns["x"] // unknowns["y"]
+
+
+def beyond(space: Space) -> bool:
+    """Whether ``a`` blocks end before ``b`` blocks and ``more`` tokens do, and yet ``a`` is more than their blocks."""
+    block, a, b, more = (space.integer(name) for name in ("B", "a", "b", "more"))
+    return bool(block * a < block * b + more) and bool(a > b + more // block)
+
+
+def test_a_comparison_of_counts_is_one_of_their_multiples(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> set[bool]:
+        space, results = Space(NO_SAMPLES), set[bool]()
+        space.size(space.integer("B"))
+        space.explore(lambda: beyond(space), results.add)
+        return results
+
+    assert found() == {False}
+    monkeypatch.setattr("spec.solver.multiple", lambda linear, constant, size: (((99,), 1),))
+    assert found() == {False, True}
