@@ -93,6 +93,7 @@ class Case:
         self.prefixes = Prefixes()
         self.index = CacheIndex()
         self.memory = Memory(self.groups, self._exports())
+        self.saves = self._saves()
         self.requests: dict[str, RequestState] = {}
         self.tail_units: dict[int, set[int]] = {}
         self.verdict = Verdict()
@@ -101,6 +102,12 @@ class Case:
         self.step = 0
         self.skips_lookup = frozenset(request.id for request in scenario.requests() if request.skips_lookup)
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
+
+    def _saves(self) -> bool:
+        """Whether blocks are reserved for states inside chunks: by 0.29 also under EAGLE, where its split uses none."""
+        used = self.setup.checkpoint_alignment > 0
+        saved = used or any(group.checkpoint for group in self.scenario.geometry.groups)
+        return saved and self.policy is not None and self.policy.internal_checkpoint != "none"
 
     def _exports(self) -> Exports | None:
         """What the worker saves inside a chunk, by the policy. All Mamba groups have one block size."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from oracle import trace
 from oracle.case import Case, RequestState
 from oracle.check_holdings import Hash, Holdings, Offer
 from oracle.ledger import Ledger
-from reference.admission import Share, held_most, refusal, used_up
+from reference.admission import Share, counted_for_nothing, held_most, refusal, used_up
 from reference.holdings import Change, passed_columns
 from reference.worker import NULL_BLOCK
 
@@ -108,7 +110,7 @@ class Admission:
                 free = len(self.ledger.free_list.free) + taken
                 shares = self._extend(holdings, record, state, free)
             elif offer is not None and record.computed == offer.hit == record.hit:
-                self._admit(holdings, record, state, offer)
+                shares = self._admit(holdings, record, state, offer)
             elif record.granted:
                 holdings.follow(state)
         if record.granted and record.promised is not None:
@@ -119,20 +121,30 @@ class Admission:
         changes, shares = holdings.give_back(state, record, self.in_flight.get(record.request, 0))
         self._judge(record, state, shares, free, fresh=False)
         if record.granted:
-            holdings.take(state, record, None, changes, self._slots(record))
+            holdings.take(state, record, None, shares, changes, self._slots(record))
         else:
             holdings.settle(state, changes)
         return shares
 
-    def _admit(self, holdings: Holdings, record: trace.Allocate, state: RequestState, offer: Offer) -> None:
-        """A waiting request asks for its hit and its first chunk."""
+    def _admit(self, holdings: Holdings, record: trace.Allocate, state: RequestState, offer: Offer) -> list[Share]:
+        """A waiting request asks for its hit and its first chunk. Gives what its groups had."""
         kept_free = self.case.setup.watermark_blocks if holdings.by_request else 0
-        self._judge(record, state, offer.shares, offer.free - kept_free, fresh=True)
+        shares = self._saving(state, offer.shares, record.computed, record.computed + record.tokens)
+        self._judge(record, state, shares, offer.free - kept_free, fresh=True)
         changes: list[Change] = [{} for _ in self.case.groups]
         if record.granted:
-            holdings.take(state, record, offer, changes, self._slots(record))
+            holdings.take(state, record, offer, shares, changes, self._slots(record))
         else:
             holdings.settle(state, changes)
+        return shares
+
+    def _saving(self, state: RequestState, shares: list[Share], start: int, end: int) -> list[Share]:
+        """The shares of a waiting request, if a state is saved inside its tokens from ``start`` to ``end``."""
+        if self.holdings is None or not self.case.saves:
+            return shares
+        saves = self.holdings.reserves(state, start, end)
+        pairs = zip(self.case.groups, shares, strict=True)
+        return [replace(share, saves=saves and group.kind == "mamba") for group, share in pairs]
 
     def _slots(self, record: trace.Allocate) -> int:
         """Token slots that attention needs, those for drafts to come included."""
@@ -156,7 +168,10 @@ class Admission:
             return
         for_chunk = self._needed(shares, record.computed + record.tokens, self._slots(record))
         whole = fresh and self.case.scenario.features.reserve_full_sequence
-        for_all = self._needed(shares, state.known, state.known, self.held_most) if whole else None
+        for_all = None
+        if whole:
+            shares_of_all = self._saving(state, shares, record.computed, state.known)
+            for_all = self._needed(shares_of_all, state.known, state.known, self.held_most)
         unwritten = fresh and any(share.unwritten for share in shares)
         reason = refusal(for_all, for_chunk, usable, unwritten)
         if not record.granted and not reason and any(share.copies_unwritten for share in shares):
@@ -197,6 +212,9 @@ class Admission:
         if 0 < record.promised - left <= self._counted_twice(shares):
             self.case.allow("a copy of a state is counted twice where the chunk ends in the same block")
             return
+        if 0 < record.promised - left <= self._counted_twice(shares) + self._counted_for_nothing(record, shares):
+            self.case.allow("more blocks are counted than taken where a state is saved inside the chunk")
+            return
         self.case.report(
             "X2",
             "allocate",
@@ -214,3 +232,11 @@ class Admission:
             return sum(group.kind == "mamba" for group in self.case.groups)
         pairs = zip(self.case.groups, shares, strict=False)
         return policy.rounds_up_states * sum(group.kind == "mamba" and share.copies for group, share in pairs)
+
+    def _counted_for_nothing(self, record: trace.Allocate, shares: list[Share]) -> int:
+        """Blocks that are counted for a state that is saved inside the chunk, and are not taken."""
+        policy, end = self.case.policy, record.computed + record.tokens
+        if policy is None:
+            return 0
+        pairs = zip(self.case.groups, shares, strict=False)
+        return sum(counted_for_nothing(policy, end, group.block, share) for group, share in pairs)

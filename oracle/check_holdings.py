@@ -13,10 +13,13 @@ from typing import Any
 
 from oracle import trace
 from oracle.case import Case, RequestState
+from oracle.check_retention import saved_in
+from reference import exports
 from reference.admission import Share
 from reference.arithmetic import ceil_div
-from reference.holdings import Change, Holding, Take, adopt, give_back_passed, grow
+from reference.holdings import Change, Holding, Take, adopt, give_back_passed, grow, is_open
 from reference.policy import Policy
+from reference.split import prefill_end
 from reference.worker import NULL_BLOCK
 
 Hash = tuple[int, int]
@@ -38,10 +41,14 @@ class Offer:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A group may cache a request's first ``tokens`` tokens. ``named``: its last block counts as hashed so."""
+    """A group may cache a request's first ``tokens`` tokens. ``named``: its last block counts as hashed so.
+
+    ``saved``: the position and the column of the state that is saved inside the chunk; then it is that one instead.
+    """
 
     tokens: int
     named: bool
+    saved: tuple[int, int] | None
 
 
 class Holdings:
@@ -90,16 +97,16 @@ class Holdings:
         key = (record.request, record.group)
         if key in self.calls:
             self._register(state, record.group)
-        named = False
-        if record.tokens == state.mamba_tails[record.group] and not self.policy.names_tail_once:
+        named, saved = False, saved_in(self.case, state, record.group) if self.case.saves else None
+        if saved is None and record.tokens == state.mamba_tails[record.group] and not self.policy.names_tail_once:
             column, table = ceil_div(record.tokens, group.block) - 1, state.tables[record.group]
             named = 0 <= column < len(table) and self.case.index.has(record.group, table[column], record.tokens)
-        self.calls[key] = Call(record.tokens, named)
+        self.calls[key] = Call(record.tokens, named, saved)
 
     def commit(self, record: trace.Commit) -> None:
-        """A block got a hash; that of all that its group may cache may be a tail."""
+        """A block got a hash; that of all that its group may cache may be a tail, or a state inside the chunk."""
         call = self.calls.get((record.request, record.group))
-        if call is not None and call.tokens == record.position:
+        if call is not None and record.position == (call.saved[0] if call.saved else call.tokens):
             call.named = True
 
     # Decisions.
@@ -120,6 +127,15 @@ class Holdings:
             request, expected = self.due.popleft()
             self._compare_freed(request, [expected], [], f"{request} went, with all that it held")
 
+    def reserves(self, state: RequestState, start: int, end: int) -> bool:
+        """Whether Mamba groups count on a block more for tokens up to ``end``, for a state that is saved before it."""
+        if not self.case.saves:
+            return False
+        finish = prefill_end(state.prompt, state.known)
+        (block,) = self.case.mamba_blocks
+        setting, interval = self.case.split_setting, self.case.setup.retention
+        return exports.reserves(self.policy, setting, block, start, end, finish, interval)
+
     def give_back(
         self, state: RequestState, record: trace.Allocate, in_flight: int
     ) -> tuple[list[Change], list[Share]]:
@@ -130,22 +146,35 @@ class Holdings:
         calls = []
         changes: list[Change] = []
         shares = []
+        end, spare = record.computed + record.tokens, self.case.scenario.features.drafts
+        reserves = self.reserves(state, record.computed, end)
         for group, holding in zip(self.case.groups, self.by_request[state.name], strict=True):
             change: Change = {}
             for columns in give_back_passed(self.policy, group, holding, max(record.computed - in_flight, 0)):
                 calls.append(tuple(holding.blocks.pop(column) for column in columns))
                 change.update(dict.fromkeys(columns, NULL_BLOCK))
             changes.append(change)
-            shares.append(Share(holding.columns, copies=holding.tail >= 0, started=holding.started))
+            saves = reserves and group.kind == "mamba"
+            saves = saves and is_open(self.policy, holding, exports.saved_column(end, group.block), spare)
+            shares.append(Share(holding.columns, copies=holding.tail >= 0, started=holding.started, saves=saves))
         freed, self.freed = self.freed, []
         why = f"{state.name} has {record.computed} tokens computed, {in_flight} of them in flight"
         self._compare_freed(state.name, calls, freed, why)
         return changes, shares
 
     def take(
-        self, state: RequestState, record: trace.Allocate, offer: Offer | None, changes: list[Change], slots: int
+        self,
+        state: RequestState,
+        record: trace.Allocate,
+        offer: Offer | None,
+        shares: list[Share],
+        changes: list[Change],
+        slots: int,
     ) -> None:
-        """The chunk was granted: the hit is adopted, new blocks are taken; then what was written is noted."""
+        """The chunk was granted: the hit is adopted, new blocks are taken; then what was written is noted.
+
+        ``shares``: what each group had before.
+        """
         take = _handed_out(self.taken)
         held = self.by_request.get(state.name)
         if held is None:
@@ -155,11 +184,12 @@ class Holdings:
             holding, inside, source = held[number], -1, NULL_BLOCK
             if offer is not None and offer.blocks[number]:
                 changes[number] = adopt(group, holding, offer.hit, offer.blocks[number])
-                if offer.shares[number].copies:
+                if shares[number].copies:
                     inside, source = offer.hit // group.block, offer.blocks[number][-1]
             elif holding.tail >= 0:
                 source = holding.blocks.get(holding.tail, NULL_BLOCK)
-            change, copy = grow(group, holding, end, slots, spare, inside, take)
+            saves = shares[number].saves
+            change, copy = grow(self.policy, group, holding, end, slots, spare, inside, take, saves)
             if change:
                 changes[number].update(change)
             if copy != NULL_BLOCK:
@@ -262,13 +292,13 @@ class Holdings:
         end = min(tokens, self.case.hashed(state.known)) // group.block
         hashes = [found for block in table[holding.cached : end] for found in self._hashes(block)[:1]]
         holding.cached = max(holding.cached, end)
-        column = ceil_div(tokens, group.block) - 1
+        position, column = call.saved or (tokens, ceil_div(tokens, group.block) - 1)
         if not call.named or column >= len(table):
             return hashes
-        if tokens % group.block != 0:
+        if not call.saved and tokens % group.block != 0:
             holding.tail = column
         entries = self.case.index.by_block.get(table[column], ())
-        return hashes + [(entry.group, entry.digest) for entry in entries if entry.position == tokens]
+        return hashes + [(entry.group, entry.digest) for entry in entries if entry.position == position]
 
     def _hashes(self, block: int) -> list[Hash]:
         return [(entry.group, entry.digest) for entry in self.case.index.by_block.get(block, ())]

@@ -74,8 +74,7 @@ class Judge:
         self.reuse = Reuse(case)
         self.statistics = StatisticsCheck(case)
         self.forgetting = Forgetting(case, self.content, self.progress, self.reuse)
-        saves = header.setup.checkpoint_alignment > 0
-        self.holdings = None if case.policy is None or saves else Holdings(case, case.policy)
+        self.holdings = None if case.policy is None else Holdings(case, case.policy)
         self.admission = Admission(case, self.ledger, self.holdings)
         self.crashed = False
         self.ended = False
@@ -90,8 +89,7 @@ class Judge:
         if header.setup.checkpoint_alignment:
             for rule in COURSE:
                 reasons.setdefault(rule, "states saved inside a chunk stand in for stops")
-            reasons.setdefault("X2", "blocks for states saved inside a chunk are not counted")
-            for rule in ("C1", "C2", "R1", "U1", "U3") if case.policy is None else ():
+            for rule in ("C1", "C2", "R1", "U1", "U3", "X2") if case.policy is None else ():
                 reasons.setdefault(rule, "no policy: which states are saved inside a chunk is the release's")
         if any(group.kind == "swa" and group.window == 1 for group in case.groups):
             for rule in ("L2", "U1", "U3"):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reference.arithmetic import ceil_div
+from reference.exports import saved_column
 from reference.geometry import Group
 from reference.policy import Policy
 
@@ -22,7 +23,8 @@ class Share:
     ``columns``: entries of its table, those of a hit included. ``reclaimed``: blocks of the hit that are free, and no
     longer are once they are adopted. ``copies``: a block inside which the hit ends, or whose hash the next chunk would
     overwrite, needs a copy. ``started``: it has been given new blocks before. ``unwritten``: the state that the hit
-    starts from is only written by this very step; ``copies_unwritten``: so is what the copy is made of.
+    starts from is only written by this very step; ``copies_unwritten``: so is what the copy is made of. ``saves``: a
+    block is reserved for a state that is saved inside the chunk.
     """
 
     columns: int
@@ -31,6 +33,7 @@ class Share:
     started: bool = False
     unwritten: bool = False
     copies_unwritten: bool = False
+    saves: bool = False
 
 
 def attention_blocks(slots: int, block: int, share: Share, most: int | None = None) -> int:
@@ -45,15 +48,34 @@ def state_blocks(policy: Policy, end: int, block: int, spare: int, share: Share)
     """Free blocks that a Mamba group uses up for a chunk that ends at ``end`` tokens.
 
     It needs one for the state in the column of ``end`` and ``spare`` more, a draft token each. It is below zero where
-    the table is longer than that, since drafts were taken back.
+    the table is longer than that, since drafts were taken back. Where a state is saved inside the chunk and spare
+    blocks stay behind, they are needed anew; 0.30 then counts a block for each column that is run past, too.
     """
     wanted = ceil_div(end, block) + spare - share.columns
     if share.copies:
         wanted = max(wanted, 0) + 1
     if wanted > 0:
-        most = 1 + share.copies + (0 if share.started else spare)
-        wanted = most if policy.rounds_up_states else min(wanted, most)
+        renewed = share.saves and share.started and policy.spares_at_saving == "stay"
+        most = 1 + share.copies + share.saves + (0 if share.started and not renewed else spare)
+        if not policy.rounds_up_states:
+            wanted = min(wanted, most)
+        elif not renewed:
+            wanted = most
     return wanted + share.reclaimed
+
+
+def counted_for_nothing(policy: Policy, end: int, block: int, share: Share) -> int:
+    """Blocks that ``state_blocks`` counts for a state that is saved inside the chunk, and that nobody takes.
+
+    0.29 counts one where the column is that of the hit, which is not in the table yet; 0.30 counts the columns that a
+    running request runs past.
+    """
+    if not share.saves or not policy.rounds_up_states:
+        return 0
+    column = saved_column(end, block)
+    if not share.started:
+        return int(share.columns > column)
+    return max(column - share.columns, 0) if policy.spares_at_saving == "stay" else 0
 
 
 def window_blocks_most(group: Group, in_flight: int, model_length: int) -> int:

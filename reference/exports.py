@@ -34,7 +34,7 @@ def exporter(policy: Policy, setting: SplitSetting, block: int, asked_unit: int)
         # To the backend every chunk might be the last.
         if not saves_inside(policy, told, start, end, end):
             return None
-        return saved_position(policy, told, end), ceil_div(end, block) - 2
+        return saved_position(policy, told, end), saved_column(end, block)
 
     return export
 
@@ -59,6 +59,24 @@ def reserved(
         return None
     export = exporter(policy, setting, block, setting.hash_block)
     return export(start, end) if export is not None else None
+
+
+def reserves(
+    policy: Policy, setting: SplitSetting, block: int, start: int, end: int, prefill_end: int, interval: int | None
+) -> bool:
+    """Whether a Mamba group asks for a block more for a chunk, for a state that is to be saved inside it.
+
+    By the chunk alone; whether the column is open is asked beside it (``holdings.is_open``). 0.29 asks under EAGLE, too,
+    where its split counts on nothing that is saved.
+    """
+    if policy.internal_checkpoint == "aligned start":
+        return start % block == 0 and end % block != 0 and end > block
+    return reserved(policy, setting, block, start, end, prefill_end, interval) is not None
+
+
+def saved_column(end: int, block: int) -> int:
+    """The column before the one in which a chunk ends: the state that is saved inside the chunk goes there."""
+    return ceil_div(end, block) - 2
 
 
 def keeps_saved(

@@ -2,7 +2,8 @@
 
 Attention holds a block for every started block of its slots, a sliding window those that a later token may read.
 Mamba holds the block of the running state, in the column where the chunk ends, a spare one after it for each draft
-token, and the state before it until that was copied; columns that a chunk ran past have no block.
+token, and the state before it until that was copied; columns that a chunk ran past have no block, but for one where a
+state is saved inside the chunk.
 Source: ``allocate_new_blocks`` and ``remove_skipped_blocks`` of the managers, all releases.
 """
 
@@ -84,16 +85,32 @@ def adopt(group: Group, holding: Holding, hit: int, found: Sequence[int]) -> Cha
     return change
 
 
+def is_open(policy: Policy, holding: Holding, column: int, spare: int) -> bool:
+    """Whether a block can be reserved in a column: none is there, or, since 0.30, one of the ``spare`` ones."""
+    if column >= holding.columns or column not in holding.blocks:
+        return True
+    return policy.internal_checkpoint == "final chunk" and holding.started and column >= holding.columns - spare
+
+
 def grow(
-    group: Group, holding: Holding, end: int, slots: int, spare: int, inside: int, take: Take
+    policy: Policy,
+    group: Group,
+    holding: Holding,
+    end: int,
+    slots: int,
+    spare: int,
+    inside: int,
+    take: Take,
+    saves: bool = False,
 ) -> tuple[Change, int]:
     """New blocks for a chunk that ends at ``end``, where attention needs ``slots`` slots.
 
-    ``inside``: the column of a block inside which a hit ends, for which a copy is taken first (-1: none). Gives the
-    entries that changed, and the block that holds the copy (the null block: no copy is made).
+    ``inside``: the column of a block inside which a hit ends, for which a copy is taken first (-1: none). ``saves``: a
+    Mamba group reserves a block for a state inside the chunk. Gives the entries that changed, and the block that holds
+    the copy (the null block: no copy is made).
     """
     if group.kind == "mamba":
-        return _grow_states(group, holding, end, spare, inside, take)
+        return _grow_states(policy, group, holding, end, spare, inside, take, saves)
     change: Change = {}
     copy, required = NULL_BLOCK, ceil_div(slots, group.block)
     if inside < 0 and required <= holding.columns:
@@ -108,8 +125,10 @@ def grow(
     return change, copy
 
 
-def _grow_states(group: Group, holding: Holding, end: int, spare: int, inside: int, take: Take) -> tuple[Change, int]:
-    """Room for the state at ``end`` in its column and for ``spare`` ones after it.
+def _grow_states(
+    policy: Policy, group: Group, holding: Holding, end: int, spare: int, inside: int, take: Take, saves: bool
+) -> tuple[Change, int]:
+    """Room for the state at ``end`` in its column and for ``spare`` ones after it; and if one ``saves``, before it.
 
     Spare blocks that the state moves past go along with it. A tail stays where it is and its hash moves to the copy;
     a hit's block is replaced by the copy.
@@ -123,9 +142,10 @@ def _grow_states(group: Group, holding: Holding, end: int, spare: int, inside: i
         holding.previous = before - 1 - spare
     elif before > 0:
         holding.previous = before - 1
-    change: Change = dict.fromkeys(range(before, state), NULL_BLOCK)
-    columns = max(before, state)
-    for column in range(before - spare, min(before, state)) if started else ():
+    first = state - saves
+    change: Change = dict.fromkeys(range(before, first), NULL_BLOCK)
+    columns = max(before, first)
+    for column in range(before - spare, min(before, _spares_end(policy, state, saves))) if started else ():
         change[columns], change[column] = holding.blocks.get(column, NULL_BLOCK), NULL_BLOCK
         columns += 1
     copies = 1 if inside >= 0 or holding.tail >= 0 else 0
@@ -139,6 +159,13 @@ def _grow_states(group: Group, holding: Holding, end: int, spare: int, inside: i
     holding.tail = -1
     _note(group, holding, change)
     return change, copy
+
+
+def _spares_end(policy: Policy, state: int, saves: bool) -> int:
+    """The column before which spare blocks move along to the new ``state``'s."""
+    if not saves or policy.spares_at_saving == "move":
+        return state
+    return state - 1 if policy.spares_at_saving == "reserved one stays" else 0
 
 
 def _note(group: Group, holding: Holding, change: Change) -> None:

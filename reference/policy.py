@@ -29,6 +29,8 @@ class Policy:
     hits and the scheduler block without.
     ``reserves_for_last_chunk``: under interval 0 a block is reserved for a saved state in the last chunk of a prefill
     only.
+    ``spares_at_saving``: which spare blocks move along with the state where one is saved inside the chunk: all that it
+    passes, none, or all but the one in the column that is reserved.
     ``saved_kept``: which saved states enter the cache beside the junction's and those that the interval keeps: in
     chunks that end the prompt all; the prompt's own position, too; or that one and no other.
     ``replay_positions``: the boundary list starts from the prompt's last token, or from the two positions
@@ -62,6 +64,7 @@ class Policy:
     internal_checkpoint: Literal["none", "aligned start", "final chunk"]
     checkpoint_unit: Literal["hash block", "hash block if partial"]
     reserves_for_last_chunk: bool
+    spares_at_saving: Literal["move", "stay", "reserved one stays"]
     saved_kept: Literal["beyond the prompt", "prompt's own or beyond", "prompt's own or retained"]
     replay_positions: Literal["last token", "resume positions"]
     junction_keeps_lower_block: bool
@@ -88,6 +91,7 @@ V0_26 = Policy(
     internal_checkpoint="none",
     checkpoint_unit="hash block",
     reserves_for_last_chunk=False,
+    spares_at_saving="move",
     saved_kept="beyond the prompt",
     replay_positions="last token",
     junction_keeps_lower_block=False,
@@ -110,6 +114,7 @@ V0_30 = replace(
     V0_29,
     release="0.30.0",
     internal_checkpoint="final chunk",
+    spares_at_saving="stay",
     tail_drops=True,
     mamba_tail_drop="group",
     replay_positions="resume positions",
@@ -129,6 +134,7 @@ V0_32 = replace(
     release="0.32.0",
     keeps_one_token=True,
     checkpoint_unit="hash block if partial",
+    spares_at_saving="reserved one stays",
     saved_kept="prompt's own or retained",
     peek_ends_at="hashed tokens",
     full_tail_keeps_one_token=True,

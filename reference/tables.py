@@ -143,7 +143,7 @@ class Tables:
             if found and table and found.hit % group.block != 0:
                 inside = found.hit // group.block
             source = table[inside] if inside >= 0 else table[tail] if tail >= 0 else NULL_BLOCK
-            change, copy = holdings.grow(group, held, end, slots, spare, inside, self.pool.take)
+            change, copy = holdings.grow(self.shape.policy, group, held, end, slots, spare, inside, self.pool.take)
             if copy != NULL_BLOCK:
                 self.copies[number].append((source, copy))
                 if tail >= 0:

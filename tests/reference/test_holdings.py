@@ -54,30 +54,30 @@ def test_a_hit_is_adopted_without_what_the_window_does_not_read() -> None:
 
 def test_attention_takes_a_block_for_each_started_one() -> None:
     holding = held(1, 2)
-    assert grow(FULL, holding, 9, 13, 0, -1, give(7, 8)) == ({2: 7, 3: 8}, 0)
+    assert grow(NEWEST, FULL, holding, 9, 13, 0, -1, give(7, 8)) == ({2: 7, 3: 8}, 0)
     assert holding.columns == 4
 
 
 def test_a_hit_inside_a_block_goes_on_in_a_copy() -> None:
-    assert grow(FULL, held(1, 2), 9, 9, 0, 1, give(7, 8)) == ({1: 7, 2: 8}, 7)
+    assert grow(NEWEST, FULL, held(1, 2), 9, 9, 0, 1, give(7, 8)) == ({1: 7, 2: 8}, 7)
     fresh = Holding(2, {1: 2})
-    assert grow(MAMBA, fresh, 9, 9, 0, 1, give(7, 8)) == ({1: 7, 2: 8}, 7)
+    assert grow(NEWEST, MAMBA, fresh, 9, 9, 0, 1, give(7, 8)) == ({1: 7, 2: 8}, 7)
     assert (fresh.previous, fresh.columns) == (1, 3)
 
 
 def test_a_state_runs_ahead_and_takes_its_spare_blocks_along() -> None:
     holding = held(5, 6, 7)
-    assert grow(MAMBA, holding, 16, 16, 2, -1, give(9)) == ({1: 0, 2: 0, 3: 6, 4: 7, 5: 9}, 0)
+    assert grow(NEWEST, MAMBA, holding, 16, 16, 2, -1, give(9)) == ({1: 0, 2: 0, 3: 6, 4: 7, 5: 9}, 0)
     assert (holding.blocks, holding.previous) == ({0: 5, 3: 6, 4: 7, 5: 9}, 0)
 
 
 def test_a_tail_in_the_cache_stays_and_its_copy_is_no_part_of_the_table() -> None:
     holding = held(5, tail=0)
-    assert grow(MAMBA, holding, 4, 4, 0, -1, give(9)) == ({}, 9)
+    assert grow(NEWEST, MAMBA, holding, 4, 4, 0, -1, give(9)) == ({}, 9)
     assert (holding.blocks, holding.tail) == ({0: 5}, -1)
 
 
 def test_nothing_is_taken_where_the_table_is_long_enough() -> None:
     holding = held(5, 6, 7)
-    assert grow(MAMBA, holding, 4, 4, 2, -1, give()) == ({}, 0)
+    assert grow(NEWEST, MAMBA, holding, 4, 4, 2, -1, give()) == ({}, 0)
     assert holding.previous == -1
