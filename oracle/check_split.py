@@ -20,7 +20,7 @@ def check_split(case: Case, record: Split) -> None:
         case.cover("empty chunk")
     if case.judged("S1") and not rules.chunk_within_asked(record.asked, record.granted):
         report(case, "S1", record, f"at most {record.asked} tokens", "the chunk is outside of what was asked")
-    if prefills:
+    if prefills and not _saves(case, record, finish):
         tails = _tails(case, record.prompt)
         _check_end(case, record, finish, tails)
         last = tail = 0
@@ -49,6 +49,17 @@ def check_split(case: Case, record: Split) -> None:
                 f"{predicted} tokens (end {record.start + predicted})",
                 "the split decided otherwise",
             )
+
+
+def _saves(case: Case, record: Split, finish: int) -> bool:
+    """Whether the split counted on a state that is saved inside the chunk, which stands in for stops.
+
+    S2 to S6 and S8 are about the other chunks; that this one ends where it may is M1's to judge.
+    """
+    setting, policy = case.split_setting, case.policy
+    if setting.checkpoint_alignment == 0 or policy is None:
+        return False
+    return split.saves_inside(policy, setting, record.start, record.start + record.asked, finish)
 
 
 def _tails(case: Case, prompt: int) -> list[int]:

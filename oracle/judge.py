@@ -87,9 +87,7 @@ class Judge:
             for rule in NEEDED_BY.get(point, ()):
                 reasons.setdefault(rule, f"this build has no decision point for {point}")
         if header.setup.checkpoint_alignment:
-            for rule in COURSE:
-                reasons.setdefault(rule, "states saved inside a chunk stand in for stops")
-            for rule in ("C1", "C2", "R1", "U1", "U3", "X2") if case.policy is None else ():
+            for rule in (*COURSE, "C1", "C2", "R1", "U1", "U3", "X2") if case.policy is None else ():
                 reasons.setdefault(rule, "no policy: which states are saved inside a chunk is the release's")
         if any(group.kind == "swa" and group.window == 1 for group in case.groups):
             for rule in ("L2", "U1", "U3"):
