@@ -66,8 +66,8 @@ def reserves(
 ) -> bool:
     """Whether a Mamba group asks for a block more for a chunk, for a state that is to be saved inside it.
 
-    By the chunk alone; whether the column is open is asked beside it (``holdings.is_open``). 0.29 asks under EAGLE, too,
-    where its split counts on nothing that is saved.
+    By the chunk alone; whether the column is open is asked beside it (``holdings.is_open``). 0.29 asks under EAGLE,
+    too, where its split counts on nothing that is saved.
     """
     if policy.internal_checkpoint == "aligned start":
         return start % block == 0 and end % block != 0 and end > block

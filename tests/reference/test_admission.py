@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reference.admission import (
     Share,
     attention_blocks,
+    counted_for_nothing,
     held_most,
     refusal,
     state_blocks,
@@ -93,3 +96,31 @@ def test_a_refusal_has_a_reason(whole: int | None, chunk: int, usable: int, unwr
     found = refusal(whole, chunk, usable, unwritten)
     assert reason in found
     assert bool(found) == bool(reason)
+
+
+RUNS = Share(3, started=True, saves=True)
+
+
+@pytest.mark.parametrize(
+    ("release", "share", "end", "blocks", "for_nothing"),
+    [
+        # Fresh: the state, its two spare blocks, and the one that is saved.
+        *((release, Share(0, saves=True), 80, 4, 0) for release in ("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")),
+        # Running: spare blocks move along, or are needed anew; 0.30 counts the columns in between.
+        ("0.29.0", RUNS, 96, 2, 0),
+        ("0.30.0", RUNS, 96, 5, 1),
+        ("0.31.0", RUNS, 96, 4, 0),
+        ("0.32.0", RUNS, 96, 2, 0),
+        # 0.29 counts one for the very column of the hit.
+        ("0.29.0", Share(1, saves=True), 20, 4, 1),
+        ("0.29.0", Share(1, saves=True), 40, 4, 0),
+        ("0.33.0", replace(RUNS, copies=True), 96, 3, 0),
+        ("0.33.0", replace(RUNS, saves=False), 96, 1, 0),
+    ],
+)
+def test_a_state_inside_the_chunk_needs_a_block_more(
+    release: str, share: Share, end: int, blocks: int, for_nothing: int
+) -> None:
+    policy = POLICIES[release]
+    assert state_blocks(policy, end, 16, 2, share) == blocks
+    assert counted_for_nothing(policy, end, 16, share) == for_nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reference.exports import exporter, keeps_saved, last_boundary, reserved
+from reference.exports import exporter, keeps_saved, last_boundary, reserved, reserves
 from reference.policy import POLICIES
 from reference.split import SplitSetting
 
@@ -82,3 +82,26 @@ def test_which_saved_states_are_kept(release: str, own: bool, beyond: bool, shor
     assert kept(10, 8) == short
     assert kept(10, 8, junction=10)
     assert kept(10, 8, retained=True)
+
+
+@pytest.mark.parametrize(
+    ("release", "start", "end", "is_it"),
+    [
+        ("0.29.0", 0, 13, True),
+        ("0.29.0", 0, 12, False),
+        ("0.29.0", 2, 13, False),
+        ("0.29.0", 0, 3, False),
+        ("0.33.0", 0, 13, True),
+        ("0.33.0", 0, 12, True),
+        ("0.33.0", 8, 12, False),
+        ("0.28.0", 0, 13, False),
+    ],
+)
+def test_for_which_chunks_a_block_is_reserved(release: str, start: int, end: int, is_it: bool) -> None:
+    assert reserves(POLICIES[release], FINE, 4, start, end, 13, None) == is_it
+
+
+def test_0_29_reserves_under_eagle_where_its_split_counts_on_nothing_saved() -> None:
+    unused = SplitSetting(4, 2, 4, 100, block_drop=True, partial_hits=True)
+    assert reserves(POLICIES["0.29.0"], unused, 4, 0, 13, 13, None)
+    assert not reserves(POLICIES["0.30.0"], unused, 4, 0, 13, 13, None)

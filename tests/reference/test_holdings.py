@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reference.geometry import Group
-from reference.holdings import Holding, Take, adopt, give_back_passed, grow
+from reference.holdings import Holding, Take, adopt, give_back_passed, grow, is_open
 from reference.policy import POLICIES
 
 NEWEST = POLICIES["0.33.0"]
@@ -81,3 +81,47 @@ def test_nothing_is_taken_where_the_table_is_long_enough() -> None:
     holding = held(5, 6, 7)
     assert grow(NEWEST, MAMBA, holding, 4, 4, 2, -1, give()) == ({}, 0)
     assert holding.previous == -1
+
+
+def test_a_state_inside_the_chunk_has_the_column_before_the_running_one() -> None:
+    fresh = Holding()
+    assert grow(NEWEST, MAMBA, fresh, 13, 13, 1, -1, give(7, 8, 9), saves=True) == ({0: 0, 1: 0, 2: 7, 3: 8, 4: 9}, 0)
+    assert (fresh.columns, fresh.blocks) == (5, {2: 7, 3: 8, 4: 9})
+    assert give_back_passed(NEWEST, MAMBA, fresh, 13) == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("release", "change"),
+    [
+        ("0.29.0", {1: 0, 2: 0, 3: 0, 4: 6, 5: 7, 6: 8, 7: 9}),
+        ("0.30.0", {3: 0, 4: 8, 5: 9, 6: 10, 7: 11}),
+        ("0.31.0", {3: 0, 4: 8, 5: 9, 6: 10, 7: 11}),
+        ("0.32.0", {1: 0, 2: 0, 3: 0, 4: 6, 5: 7, 6: 8, 7: 9}),
+    ],
+)
+def test_whether_spare_blocks_move_along_where_a_state_is_saved(release: str, change: dict[int, int]) -> None:
+    policy, holding = POLICIES[release], held(5, 6, 7)
+    blocks = give(*range(8, 12))
+    assert grow(policy, MAMBA, holding, 24, 24, 2, -1, blocks, saves=True)[0] == change
+
+
+def test_the_spare_block_in_the_reserved_column_stays() -> None:
+    assert grow(NEWEST, MAMBA, held(5, 6, 7), 16, 16, 2, -1, give(8, 9), saves=True)[0] == {1: 0, 3: 6, 4: 8, 5: 9}
+
+
+@pytest.mark.parametrize(
+    ("release", "column", "is_it"),
+    [
+        ("0.29.0", 3, True),
+        ("0.29.0", 2, False),
+        ("0.33.0", 2, True),
+        ("0.33.0", 1, False),
+        ("0.33.0", 0, True),
+    ],
+)
+def test_which_columns_are_open_for_a_state_inside_the_chunk(release: str, column: int, is_it: bool) -> None:
+    assert is_open(POLICIES[release], held(0, 6, 7), column, spare=1) == is_it
+
+
+def test_what_a_hit_brought_is_no_spare_block() -> None:
+    assert not is_open(NEWEST, Holding(2, {1: 4}), 1, spare=1)

@@ -17,6 +17,7 @@ FIRST = {
     "internal_checkpoint": "none",
     "checkpoint_unit": "hash block",
     "reserves_for_last_chunk": False,
+    "spares_at_saving": "move",
     "saved_kept": "beyond the prompt",
     "replay_positions": "last token",
     "junction_keeps_lower_block": False,
@@ -38,6 +39,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "0.29.0": {"internal_checkpoint": "aligned start", "mask_alignment": "hit alignment"},
     "0.30.0": {
         "internal_checkpoint": "final chunk",
+        "spares_at_saving": "stay",
         "tail_drops": True,
         "mamba_tail_drop": "group",
         "replay_positions": "resume positions",
@@ -53,6 +55,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "0.32.0": {
         "keeps_one_token": True,
         "checkpoint_unit": "hash block if partial",
+        "spares_at_saving": "reserved one stays",
         "saved_kept": "prompt's own or retained",
         "peek_ends_at": "hashed tokens",
         "full_tail_keeps_one_token": True,
