@@ -129,8 +129,6 @@ class Holdings:
 
     def reserves(self, state: RequestState, start: int, end: int) -> bool:
         """Whether Mamba groups count on a block more for tokens up to ``end``, for a state that is saved before it."""
-        if not self.case.saves:
-            return False
         finish = prefill_end(state.prompt, state.known)
         (block,) = self.case.mamba_blocks
         setting, interval = self.case.split_setting, self.case.setup.retention
@@ -147,7 +145,7 @@ class Holdings:
         changes: list[Change] = []
         shares = []
         end, spare = record.computed + record.tokens, self.case.scenario.features.drafts
-        reserves = self.reserves(state, record.computed, end)
+        reserves = self.case.saves and self.reserves(state, record.computed, end)
         for group, holding in zip(self.case.groups, self.by_request[state.name], strict=True):
             change: Change = {}
             for columns in give_back_passed(self.policy, group, holding, max(record.computed - in_flight, 0)):
@@ -155,7 +153,8 @@ class Holdings:
                 change.update(dict.fromkeys(columns, NULL_BLOCK))
             changes.append(change)
             saves = reserves and group.kind == "mamba"
-            saves = saves and is_open(self.policy, holding, exports.saved_column(end, group.block), spare)
+            if saves:
+                saves = is_open(self.policy, holding, exports.saved_column(end, group.block), spare)
             shares.append(Share(holding.columns, copies=holding.tail >= 0, started=holding.started, saves=saves))
         freed, self.freed = self.freed, []
         why = f"{state.name} has {record.computed} tokens computed, {in_flight} of them in flight"
