@@ -93,7 +93,6 @@ class Case:
         self.prefixes = Prefixes()
         self.index = CacheIndex()
         self.memory = Memory(self.groups, self._exports())
-        self.saves = self._saves()
         self.requests: dict[str, RequestState] = {}
         self.tail_units: dict[int, set[int]] = {}
         self.verdict = Verdict()
@@ -102,6 +101,7 @@ class Case:
         self.step = 0
         self.skips_lookup = frozenset(request.id for request in scenario.requests() if request.skips_lookup)
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
+        self.saves = bool(self.mamba_blocks) and self._saves()
 
     def _saves(self) -> bool:
         """Whether blocks are reserved for states inside chunks: by 0.29 also under EAGLE, where its split uses none."""

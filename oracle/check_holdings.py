@@ -130,7 +130,7 @@ class Holdings:
     def reserves(self, state: RequestState, start: int, end: int) -> bool:
         """Whether Mamba groups count on a block more for tokens up to ``end``, for a state that is saved before it."""
         finish = prefill_end(state.prompt, state.known)
-        (block,) = self.case.mamba_blocks
+        block = self.case.mamba_blocks[0]  # all Mamba groups have one block size
         setting, interval = self.case.split_setting, self.case.setup.retention
         return exports.reserves(self.policy, setting, block, start, end, finish, interval)
 
