@@ -87,13 +87,21 @@ def window_blocks_most(group: Group, in_flight: int, model_length: int) -> int:
     return ceil_div(min(group.window - 1 + in_flight, model_length), group.block) + 1
 
 
+def chunk_blocks_most(group: Group, in_flight: int, model_length: int) -> int:
+    """The most blocks that chunked-local attention ever holds of a request: those of an attention chunk and of the
+    tokens ``in_flight``, all in tokens. An attention chunk starts on a block boundary.
+    """
+    return ceil_div(min(group.attention_chunk + in_flight, model_length), group.block)
+
+
 def held_most(groups: Sequence[Group], budget: int, steps_unseen: int, model_length: int) -> list[int | None]:
-    """By group, the most blocks that it ever holds of a request: those of a sliding window, None for the others.
+    """By group, the most blocks that it ever holds of a request; None for full attention and Mamba: nothing caps them.
 
     ``budget``: the tokens that one step can hold; ``steps_unseen``: steps in flight beside the one that is planned.
     """
     in_flight = (steps_unseen + 1) * budget
-    return [window_blocks_most(one, in_flight, model_length) if one.kind == "swa" else None for one in groups]
+    most = {"swa": window_blocks_most, "chunked": chunk_blocks_most}
+    return [most[one.kind](one, in_flight, model_length) if one.kind in most else None for one in groups]
 
 
 def used_up(

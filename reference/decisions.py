@@ -94,6 +94,8 @@ class Decisions:
 
     def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
         """Whether a full block enters the prefix cache, wherever the blocks that are considered with it begin."""
+        if retention.keeps_all(group):
+            return True
         return retention.keep(group, number, shape.mask_alignment, shape.retention, positions)
 
     # The pool.

@@ -1,6 +1,7 @@
 """Holdings: what one group holds of a request, what it takes for a chunk and what it gives back.
 
-Attention holds a block for every started block of its slots, a sliding window those that a later token may read.
+Attention holds a block for every started block of its slots, a sliding window and chunked-local attention those that a
+later token may read.
 Mamba holds the block of the running state, in the column where the chunk ends, a spare one after it for each draft
 token, and the state before it until that was copied; columns that a chunk ran past have no block, but for one where a
 state is saved inside the chunk.
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reference.arithmetic import ceil_div
-from reference.geometry import Group
+from reference.geometry import Group, chunk_start
 from reference.policy import Policy
 from reference.worker import NULL_BLOCK
 
@@ -22,7 +23,7 @@ from reference.worker import NULL_BLOCK
 class Holding:
     """What a group holds of one request.
 
-    ``columns``: entries of its table. ``blocks``: by column, what a window or Mamba holds; full attention gives
+    ``columns``: entries of its table. ``blocks``: by column, what a sparse group holds; full attention gives
     nothing back before the end, so it is not looked at. ``started``: it has been given new blocks. ``previous``: the
     column of the state before the running one; ``tail``: the column of a state inside a block that is in the cache
     and that the next chunk would overwrite (-1: none). ``cached``: leading blocks considered for the cache.
@@ -46,6 +47,8 @@ def passed_columns(group: Group, computed: int) -> int:
     """How many leading columns a request with ``computed`` tokens never reads again."""
     if group.kind == "swa":
         return max(computed - group.window + 1, 0) // group.block
+    if group.kind == "chunked":
+        return chunk_start(group, computed) // group.block
     return max(computed - 1, 0) // group.block if group.kind == "mamba" else 0
 
 

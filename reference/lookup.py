@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reference.arithmetic import floor_to
-from reference.geometry import Group, blocks_needed_for_hit
+from reference.geometry import Group, blocks_needed_for_hit, chunk_start
 from reference.policy import Policy
 
 Present = Callable[[int], bool]
@@ -87,6 +87,17 @@ def mamba_hit(present: Present, limit: int, block: int, alignment: int) -> int:
     return 0
 
 
+def chunked_hit(present: Present, limit: int, group: Group) -> int:
+    """The hit of a chunked-local group: a run of blocks from the start of the attention chunk that the limit lies in.
+
+    What lies before that chunk nobody reads, so it is granted whether it is cached or not. It never drops or peeks.
+    """
+    hit = chunk_start(group, limit)
+    while hit + group.block <= limit and present(hit + group.block):
+        hit += group.block
+    return hit
+
+
 @dataclass(frozen=True)
 class LookupGroup:
     """A group in a lookup. Groups of equal spec are one: ``present`` holds for all of them together."""
@@ -130,7 +141,7 @@ def join(members: Sequence[LookupGroup]) -> LookupGroup:
     drops = any(member.group.drops for member in members)
     presents = [member.present for member in members]
     return LookupGroup(
-        Group(first.kind, first.block, first.window, drops),
+        Group(first.kind, first.block, first.window, drops, first.attention_chunk),
         lambda tokens: all(has(tokens) for has in presents),
     )
 
@@ -141,6 +152,8 @@ def group_hit(item: LookupGroup, limit: int, alignment: int, drop: bool) -> int:
         return full_hit(item.present, limit, item.group.block, alignment, drop)
     if item.group.kind == "swa":
         return window_hit(item.present, limit, item.group, alignment, drop)
+    if item.group.kind == "chunked":
+        return chunked_hit(item.present, limit, item.group)
     return mamba_hit(item.present, limit, item.group.block, alignment)
 
 

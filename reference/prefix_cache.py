@@ -123,7 +123,7 @@ class PrefixCache:
         """The prompt's last hash boundary, inside a block."""
         group, table, policy = self.shape.groups[number], running.tables[number], self.shape.policy
         setting = self.shape.setting
-        if group.kind == "swa":
+        if group.kind in ("swa", "chunked"):
             return
         if group.kind == "full":
             if group.block == setting.hash_block:

@@ -44,6 +44,11 @@ def ends_segment(group: Group, block: int, segment: int) -> bool:
     return block >= shift and (block - shift) % per_segment >= per_segment - need
 
 
+def keeps_all(group: Group) -> bool:
+    """Whether every full block of a group enters the cache, whatever the interval, so that ``keep`` is not asked."""
+    return group.kind in ("full", "chunked")
+
+
 def keep(group: Group, block: int, alignment: int, interval: int | None, boundaries: Sequence[int]) -> bool:
     """Whether a full block enters the cache.
 

@@ -303,7 +303,7 @@ RULES: dict[str, Rule] = {
         Rule(
             "U3",
             "A resend of a prompt gets at least the largest position that the drop rule allows, "
-            "while it is present; and one shared token less never makes the hit of a sliding window collapse.",
+            "while it is present; and one shared token less never makes the hit of local attention collapse.",
             reuses_at_least,
         ),
         Rule("C1", "A hashed block holds exactly the content that its hash names."),

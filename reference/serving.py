@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reference.arithmetic import floor_to
-from reference.geometry import Group
+from reference.geometry import Group, chunk_start
 from reference.lookup import Present
 
 
@@ -16,8 +16,8 @@ def given_back(group: Group, alignment: int) -> int:
 
 def served(group: Group, present: Present, position: int, beyond: int, hash_block: int) -> bool:
     """Whether a group has what a hit at ``position`` reads: for Mamba the state there, for a sliding window each
-    block with one of the ``window - 1`` tokens before it, for full attention all tokens before it; and, for
-    attention, the next ``beyond`` tokens, too. In tokens.
+    block with one of the ``window - 1`` tokens before it, for chunked-local attention each block of the attention chunk
+    before it, for full attention all tokens before it; and, for attention, the next ``beyond`` tokens, too. In tokens.
     """
     if position == 0:
         return True
@@ -26,7 +26,7 @@ def served(group: Group, present: Present, position: int, beyond: int, hash_bloc
     end = position + beyond
     if group.kind == "full":
         return all_tokens_held(group.block, present, end, hash_block)
-    first = max(position - (group.window - 1), 0)
+    first = chunk_start(group, position) if group.kind == "chunked" else max(position - (group.window - 1), 0)
     return all(present(number * group.block) for number in range(first // group.block + 1, end // group.block + 1))
 
 

@@ -10,6 +10,7 @@ from reference.admission import (
     Share,
     attention_blocks,
     counted_for_nothing,
+    chunk_blocks_most,
     held_most,
     refusal,
     state_blocks,
@@ -73,13 +74,20 @@ def test_a_window_holds_what_it_reaches_and_what_is_in_flight(in_flight: int, mo
     assert window_blocks_most(Group("swa", 16, 17), in_flight, model_length) == blocks
 
 
+@pytest.mark.parametrize(("in_flight", "model_length", "blocks"), [(16, 256, 3), (17, 256, 4), (64, 20, 2)])
+def test_chunked_local_attention_holds_a_chunk_and_what_is_in_flight(
+    in_flight: int, model_length: int, blocks: int
+) -> None:
+    assert chunk_blocks_most(Group("chunked", 16, attention_chunk=32), in_flight, model_length) == blocks
+
+
 def test_all_groups_together_use_up_what_each_does_and_a_window_no_more_than_it_holds() -> None:
-    groups = [Group("full", 16), Group("swa", 16, 17), Group("mamba", 16)]
-    shares, policy = [Share(0)] * 3, POLICIES["0.33.0"]
-    assert used_up(policy, groups, shares, 160, 160, 2) == 10 + 10 + 3
+    groups = [Group("full", 16), Group("swa", 16, 17), Group("mamba", 16), Group("chunked", 16, attention_chunk=16)]
+    shares, policy = [Share(0)] * 4, POLICIES["0.33.0"]
+    assert used_up(policy, groups, shares, 160, 160, 2) == 10 + 10 + 3 + 10
     most = held_most(groups, budget=16, steps_unseen=0, model_length=256)
-    assert most == [None, 3, None]
-    assert used_up(policy, groups, shares, 160, 160, 2, most) == 10 + 3 + 3
+    assert most == [None, 3, None, 2]
+    assert used_up(policy, groups, shares, 160, 160, 2, most) == 10 + 3 + 3 + 2
 
 
 @pytest.mark.parametrize(

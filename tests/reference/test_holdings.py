@@ -10,6 +10,7 @@ from reference.policy import POLICIES
 
 NEWEST = POLICIES["0.33.0"]
 FULL, WINDOW, MAMBA = Group("full", 4), Group("swa", 4, 9), Group("mamba", 4)
+CHUNKED = Group("chunked", 4, attention_chunk=8)
 
 
 def held(*blocks: int, **more: int) -> Holding:
@@ -29,6 +30,18 @@ def give(*blocks: int) -> Take:
 )
 def test_a_window_gives_back_what_lies_before_it_the_last_column_first(computed: int, calls: list[list[int]]) -> None:
     assert give_back_passed(NEWEST, WINDOW, held(1, 2, 3, 4), computed) == calls
+
+
+@pytest.mark.parametrize(("computed", "calls"), [(7, []), (8, [[1, 0]]), (15, [[1, 0]]), (16, [[3, 2, 1, 0]])])
+def test_an_attention_chunk_is_given_back_once_it_is_computed(computed: int, calls: list[list[int]]) -> None:
+    assert give_back_passed(NEWEST, CHUNKED, held(1, 2, 3, 4), computed) == calls
+
+
+def test_a_hit_is_adopted_without_earlier_attention_chunks() -> None:
+    holding = Holding()
+    assert adopt(CHUNKED, holding, 12, (0, 0, 7)) == {0: 0, 1: 0, 2: 7}
+    assert adopt(CHUNKED, Holding(), 16, (0, 0, 7, 8)) == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert (holding.columns, holding.blocks, holding.cached) == (3, {2: 7}, 3)
 
 
 def test_full_attention_gives_nothing_back() -> None:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference.geometry import Group, blocks_needed_for_hit
-from reference.lookup import LookupGroup, full_hit, hybrid_hit, mamba_hit, single_hit, window_hit
+from reference.lookup import LookupGroup, chunked_hit, full_hit, hybrid_hit, mamba_hit, single_hit, window_hit
 from reference.policy import POLICIES
+from reference.serving import served
 
 
 def held(*positions: int) -> Callable[[int], bool]:
@@ -50,6 +51,51 @@ def test_a_window_is_the_highest_position_whose_last_blocks_are_there(
         if all(number in present for number in range(max(blocks - need, 0), blocks)):
             best = blocks * 4
     assert window_hit(positions.__contains__, limit, group, 4, False) == best
+
+
+@given(present=st.sets(st.integers(1, 12)), chunk=st.integers(1, 5), limit=st.integers(0, 48))
+def test_chunked_local_attention_is_the_highest_position_whose_chunk_is_there_so_far(
+    present: set[int], chunk: int, limit: int
+) -> None:
+    group = Group("chunked", 4, attention_chunk=4 * chunk)
+    positions = {4 * number for number in present}
+    for best in range(limit // 4 * 4, -1, -4):
+        if all(position in positions for position in range(best // (4 * chunk) * 4 * chunk + 4, best + 1, 4)):
+            break
+    assert chunked_hit(positions.__contains__, limit, group) == best
+    reach = range(0, limit + 1, 4)
+    assert [p for p in reach if served(group, positions.__contains__, p, 0, 4)][-1] == best, "said without a search"
+
+
+def test_a_hit_on_the_start_of_an_attention_chunk_needs_no_block_of_it() -> None:
+    group = Group("chunked", 4, attention_chunk=8)
+    assert chunked_hit(held(), 16, group) == 16
+    assert chunked_hit(held(), 19, group) == 16
+    assert chunked_hit(held(20), 20, group) == 20
+    assert chunked_hit(held(8, 16), 15, group) == 8
+
+
+def test_chunked_local_attention_looks_again_when_another_group_lowers_the_candidate() -> None:
+    """At 28 it has what it reads; a state is cached at 12 only, where its chunk began at 8 and a block is missing."""
+    chunked = LookupGroup(Group("chunked", 4, attention_chunk=8), held(28))
+    groups = [
+        LookupGroup(Group("full", 4), held(*range(4, 29, 4))),
+        chunked,
+        LookupGroup(Group("mamba", 4), held(4, 12)),
+    ]
+    found = hybrid_hit(POLICIES["0.33.0"], groups, known=32, hashed=32, alignment=4, hash_block=4)
+    assert (found.hit, found.junction) == (0, 28)
+    two = hybrid_hit(POLICIES["0.33.0"], groups[:2], known=32, hashed=32, alignment=4, hash_block=4)
+    assert (two.hit, two.junction) == (28, 0)
+
+
+def test_attention_chunks_of_two_sizes_are_two_groups() -> None:
+    groups = [
+        LookupGroup(Group("full", 4), held(4, 8, 12, 16, 20)),
+        LookupGroup(Group("chunked", 4, attention_chunk=8), held(20)),
+        LookupGroup(Group("chunked", 4, attention_chunk=16), held()),
+    ]
+    assert hybrid_hit(POLICIES["0.33.0"], groups, known=22, hashed=20, alignment=4, hash_block=4).hit == 16
 
 
 def test_a_short_window_run_loses_a_unit_under_the_drop() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,16 @@ def test_masks_of_parts_are_the_mask_of_the_whole(
     parts = retention.mask(group, 0, cut, alignment, tokens, boundaries)
     parts += retention.mask(group, cut, blocks, alignment, tokens, boundaries)
     assert parts == whole
+
+
+def test_full_and_chunked_local_attention_are_never_thinned_out() -> None:
+    groups = [Group("full", 4), Group("chunked", 4, attention_chunk=8), Group("swa", 4, 8), Group("mamba", 4)]
+    assert [retention.keeps_all(group) for group in groups] == [True, True, False, False]
+
+
+def test_how_many_blocks_a_hit_of_chunked_local_attention_needs_is_no_one_number() -> None:
+    with pytest.raises(ValueError, match="those of its chunk"):
+        blocks_needed_for_hit(Group("chunked", 4, attention_chunk=8))
 
 
 def test_a_window_of_one_token_needs_nothing_and_keeps_nothing() -> None:

@@ -40,6 +40,12 @@ def test_a_window_does_not_read_what_lies_before_it() -> None:
     assert [read.position for read in run(memory, chunk("r", 6, 1, [[0, 2]], fresh=1))] == [4]
 
 
+def test_chunked_local_attention_does_not_read_earlier_attention_chunks() -> None:
+    memory = Memory([Group("chunked", 4, attention_chunk=8)])
+    assert [read.position for read in run(memory, chunk("r", 14, 1, [[0, 0, 3, 4]], fresh=1))] == [8, 12]
+    assert run(memory, chunk("s", 16, 1, [[0, 0, 0, 0, 5]], fresh=1)) == [], "its chunk begins with it"
+
+
 def test_another_group_overwrites_a_block() -> None:
     memory = Memory([FULL, Group("full", 4)])
     run(memory, chunk("a", 0, 4, [[1], [2]], fresh=1))
