@@ -76,7 +76,7 @@ class Case:
         self.policy: Policy | None = POLICIES[release] if release is not None else None
         self.rules = frozenset(RULES) if rules is None else rules
         self.groups = tuple(
-            geometry.Group(group.kind, group.block, group.window or 0, drops)
+            geometry.Group(group.kind, group.block, group.window or 0, drops, group.attention_chunk or 0)
             for group, drops in zip(scenario.geometry.groups, setup.drop_groups, strict=True)
         )
         self.split_setting = split.SplitSetting(

@@ -65,7 +65,9 @@ def nothing_new(case: Case, record: Cache, state: RequestState) -> bool:
         return False
     if spec.kind == "full":
         return spec.block == case.setup.hash_block
-    return spec.kind == "swa" or not (record.tokens == state.mamba_tails[record.group] or case.setup.exact_junction)
+    if spec.kind in ("swa", "chunked"):
+        return True
+    return not (record.tokens == state.mamba_tails[record.group] or case.setup.exact_junction)
 
 
 def open_window(case: Case, record: Cache) -> Window:
@@ -78,7 +80,7 @@ def open_window(case: Case, record: Cache) -> Window:
     state.cached[record.group] = end = max(min(record.tokens, hashed) // spec.block, first)
     if policy is None:
         return Window(record, state, first, end, (), set())
-    positions = () if spec.kind == "full" or end == first else boundary_list(case, policy, state, record.group)
+    positions = () if retention.keeps_all(spec) or end == first else boundary_list(case, policy, state, record.group)
     window = Window(record, state, first, end, positions, set())
     if end > first:
         _expect_blocks(case, policy, window)
@@ -92,7 +94,7 @@ def _expect_blocks(case: Case, policy: Policy, window: Window) -> None:
     table = window.state.tables[window.record.group]
     spec = case.groups[window.record.group]
     alignment = mask_alignment(case, policy)
-    keeps_all = spec.kind == "full"
+    keeps_all = retention.keeps_all(spec)
     for number in range(window.first, min(window.end, len(table))):
         if table[number] and (
             keeps_all or retention.keep(spec, number, alignment, case.setup.retention, window.positions)
@@ -171,7 +173,8 @@ def close_window(case: Case, window: Window) -> None:
         if missing or extra:
             _report_difference(case, window, missing, extra)
     group = window.record.group
-    if window.end > window.first and case.groups[group].kind != "full":
+    # R1 to R6 have nothing to say of a group that is never thinned out.
+    if window.end > window.first and not retention.keeps_all(case.groups[group]):
         check_new_blocks(case, window.state, group, range(window.first, window.end), window.seen, window.positions)
 
 

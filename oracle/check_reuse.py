@@ -16,7 +16,7 @@ from oracle.check_retention import resume_limit
 from oracle.trace import Lookup, Split, Step
 from reference import rules
 from reference.arithmetic import ceil_div, floor_to
-from reference.geometry import blocks_needed_for_hit
+from reference.geometry import Group, blocks_needed_for_hit, chunk_start
 from reference.serving import given_back
 
 PROMISES_MAX = 256
@@ -57,7 +57,7 @@ class Reuse:
         # A block that is matched only to be given back must be whole: parts are found at their own lengths only.
         self.peek = max((group.block for group in case.groups if group.drops and group.kind != "mamba"), default=0)
         kinds = {group.kind for group in case.groups}
-        self.windows_alone = "swa" in kinds and "mamba" not in kinds
+        self.local_alone = bool(kinds & {"swa", "chunked"}) and "mamba" not in kinds
         self.watches = case.scenario.features.caching and bool(case.rules & {"U1", "U3"})
 
     def look_up(self, record: Lookup, state: RequestState, junction: int) -> None:
@@ -144,8 +144,15 @@ class Reuse:
         if record.hit <= position > 0:
             yield self._promise("U3", "lookup", state, position, state.prompt, whole=True)
         lower = position - self.case.setup.scheduler_block
-        if lower > 0 and self.windows_alone:
+        if lower > 0 and self.local_alone and not self._skips(record.hit, lower):
             yield self._promise("U3", "divergence", state, lower, lower + beyond)
+
+    def _skips(self, hit: int, position: int) -> bool:
+        """Whether a ``hit`` lies in a later attention chunk than ``position``: what is read there may be long gone."""
+        return any(
+            group.kind == "chunked" and chunk_start(group, hit) > chunk_start(group, position)
+            for group in self.case.groups
+        )
 
     def _promise(
         self, rule: str, decision: str, state: RequestState, position: int, shared: int, *, whole: bool = False
@@ -172,7 +179,7 @@ class Reuse:
         needed: set[tuple[int, int]] = set()
         for number, group in enumerate(self.case.groups):
             end = ceil_div(position + given_back(group, self.case.setup.alignment), group.block)
-            first = 0 if group.kind == "full" else max(end - blocks_needed_for_hit(group), 0)
+            first = _first_needed(group, position, end)
             ends = [(block + 1) * group.block + lookahead for block in range(first, end)]
             needed.update((number, state.ids[at]) for at in ends if at <= state.known + 1)
         return frozenset(needed)
@@ -203,6 +210,15 @@ class Reuse:
             expected=f"a hit of at least {promise.position}",
             actual=f"a hit of {record.hit}",
         )
+
+
+def _first_needed(group: Group, position: int, end: int) -> int:
+    """The number of the first block that a hit at ``position`` reads, which matches blocks up to number ``end``."""
+    if group.kind == "full":
+        return 0
+    if group.kind == "chunked":
+        return chunk_start(group, position) // group.block
+    return max(end - blocks_needed_for_hit(group), 0)
 
 
 def _remove(table: dict[Any, list[Promise]], key: object, promise: Promise) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from oracle import trace
 from oracle.scenario import Scenario
 
-_SPARSE = ("mamba", "swa")
+_SPARSE = ("mamba", "swa", "chunked")
 
 
 class Costs(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import reference.geometry
 from oracle.scenario import Geometry, GroupKind, Scenario
 
 # The order in which kinds are named: dense first, then ever sparser.
-_KIND_ORDER: tuple[GroupKind, ...] = ("full", "swa", "mamba")
+_KIND_ORDER: tuple[GroupKind, ...] = ("full", "chunked", "swa", "mamba")
 
 
 def scheduler_block(geometry: Geometry) -> int:
@@ -40,6 +40,16 @@ def hits_inside_blocks(geometry: Geometry) -> bool:
     return len(geometry.groups) > 1 and any(
         group.kind == "mamba" and group.block > geometry.hash_block for group in geometry.groups
     )
+
+
+def hit_alignment(geometry: Geometry) -> int:
+    """The unit in which several groups grant hits, in tokens, caching on; of one group it is the block.
+
+    The hash block, where hits end inside a Mamba block and no group beside it finds whole blocks of its own only.
+    Source: ``_cache_hit_alignment_tokens`` of the hybrid coordinator from 0.28 on; before, such a group asserts.
+    """
+    coarse = any(g.kind in ("swa", "chunked") and g.block != geometry.hash_block for g in geometry.groups)
+    return geometry.hash_block if hits_inside_blocks(geometry) and not coarse else scheduler_block(geometry)
 
 
 def geometry_class(scenario: Scenario) -> str:

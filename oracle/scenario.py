@@ -18,7 +18,7 @@ import msgspec
 
 SCENARIO_FORMAT_VERSION = 1
 
-GroupKind = Literal["full", "swa", "mamba"]
+GroupKind = Literal["full", "swa", "mamba", "chunked"]
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -29,6 +29,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     and no group is marked, the engine treats every group as marked. ``checkpoint`` (``mamba`` only): the backend saves
     a state inside a prefill chunk, at a position that lies a multiple of so many tokens after its start (0: it saves
     none). Which position that is, is the release's; the scheduler reserves a block for it (``reference.exports``).
+    ``attention_chunk`` (``chunked`` only): the size in tokens of the chunks that chunked-local attention is local to,
+    which follow one another from the first token on. A token attends to those before it in its own one.
     """
 
     kind: GroupKind
@@ -36,6 +38,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     window: int | None = None
     eagle: bool = False
     checkpoint: int = 0
+    attention_chunk: int | None = None
 
 
 class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from oracle.geometry import default_hash_block, hits_inside_blocks, scheduler_block
+from oracle.geometry import default_hash_block, hit_alignment, hits_inside_blocks, scheduler_block
 from oracle.scenario import (
     SCENARIO_FORMAT_VERSION,
     Features,
@@ -141,7 +141,7 @@ def blocks_for_request(geometry: Geometry, features: Features, prompt: int, max_
     ``prompt`` and ``max_output`` are in tokens. Attention groups: one block per started block of the slots
     of the last step, which are the known tokens, the drafts to verify, the lookahead slots of the next
     drafts, and what is in flight. One more when hits end inside a block: the hit block and its private
-    copy are held together. (A sliding window frees what it has passed, so it needs no more than this.)
+    copy are held together. (A window or an attention chunk frees what it has passed, so it needs no more than this.)
     Mamba: the running state, the previous one, one per draft, one for a copy, one spare, one where states are saved
     inside a chunk, and one per step in flight, in which nothing may be freed yet. Source: ``allocate_slots`` and
     ``MambaManager`` of the releases, and the pool sizes of a driver that ran on all of them without a request being
@@ -176,12 +176,7 @@ def _check_groups(scenario: Scenario) -> Iterator[str]:
         name = f"geometry.groups[{number}] ({group.kind})"
         if group.block < 1:
             yield f"{name}: block is {group.block}; it must be at least 1 token"
-        if group.kind == "swa" and group.window is None:
-            yield f"{name}: window is missing; a sliding-window group needs one, in tokens"
-        if group.kind == "swa" and group.window is not None and group.window < 1:
-            yield f"{name}: window is {group.window}; it must be at least 1 token"
-        if group.kind != "swa" and group.window is not None:
-            yield f"{name}: window is set; only a sliding-window group has one"
+        yield from _check_local(group, name)
         if group.kind != "mamba" and group.checkpoint:
             yield f"{name}: checkpoint is set; only a Mamba group has one"
         if group.kind == "mamba" and group.checkpoint not in (0, 1, scenario.geometry.hash_block):
@@ -197,6 +192,22 @@ def _check_groups(scenario: Scenario) -> Iterator[str]:
     # The worker takes the state columns of every Mamba group from one block size.
     if len({group.block for group in scenario.geometry.groups if group.kind == "mamba"}) > 1:
         yield "geometry.groups: Mamba groups of different block sizes; give all of them the same block"
+
+
+def _check_local(group: Group, name: str) -> Iterator[str]:
+    """How far back a group attends."""
+    if group.kind == "swa" and group.window is None:
+        yield f"{name}: window is missing; a sliding-window group needs one, in tokens"
+    if group.kind == "swa" and group.window is not None and group.window < 1:
+        yield f"{name}: window is {group.window}; it must be at least 1 token"
+    if group.kind != "swa" and group.window is not None:
+        yield f"{name}: window is set; only a sliding-window group has one"
+    chunk = group.attention_chunk
+    if group.kind != "chunked" and chunk is not None:
+        yield f"{name}: attention_chunk is set; only a chunked-local group has one"
+    # The worker's attention metadata asserts that the one divides the other.
+    if group.kind == "chunked" and (chunk is None or chunk < 1 or chunk % max(group.block, 1)):
+        yield f"{name}: attention_chunk is {chunk}; it must be a multiple of its block, in tokens"
 
 
 def _check_numbers(scenario: Scenario) -> Iterator[str]:
@@ -314,6 +325,16 @@ def _check_hash_block(scenario: Scenario) -> Iterator[str]:
         )
 
 
+def _check_chunked(scenario: Scenario) -> Iterator[str]:
+    alignment = hit_alignment(scenario.geometry)
+    for number, group in enumerate(scenario.geometry.groups):
+        if group.kind == "chunked" and group.block != alignment:
+            yield (
+                f"geometry.groups[{number}] (chunked): its block is {group.block}, and hits are granted in units of"
+                f" {alignment} tokens; its lookup asserts that they are alike"
+            )
+
+
 def _check_junction(scenario: Scenario) -> Iterator[str]:
     features = scenario.features
     if features.exact_junction and not (features.drafts and hits_inside_blocks(scenario.geometry)):
@@ -327,8 +348,8 @@ def _check_retention(scenario: Scenario) -> Iterator[str]:
     block = scheduler_block(scenario.geometry)
     if retention % block:
         yield f"features.retention {retention} is not a multiple of the scheduler block, {block} tokens"
-    if all(group.kind == "full" for group in scenario.geometry.groups):
-        yield "features.retention is set without a sliding-window or Mamba group; full attention keeps all"
+    if all(group.kind in ("full", "chunked") for group in scenario.geometry.groups):
+        yield "features.retention is set without a sliding-window or Mamba group; the others keep all"
 
 
 def _check_caching(scenario: Scenario) -> Iterator[str]:
@@ -348,6 +369,6 @@ def _check_pool(scenario: Scenario) -> Iterator[str]:
 # Each row computes only with what the rows before it have found sound.
 _CHECKS: tuple[tuple[Callable[[Scenario], Iterator[str]], ...], ...] = (
     (_check_version_field, _check_groups, _check_numbers, _check_requests, _check_steps),
-    (_check_aborts, _check_hash_block, _check_junction, _check_retention, _check_caching),
+    (_check_aborts, _check_hash_block, _check_chunked, _check_junction, _check_retention, _check_caching),
     (_check_pool,),
 )

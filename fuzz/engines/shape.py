@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oracle.geometry import hits_inside_blocks
+from oracle.geometry import hit_alignment, hits_inside_blocks
 from oracle.scenario import Geometry, Scenario
 from oracle.trace import Setup
 from oracle.validate import check
@@ -35,7 +35,8 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
     drop = features.drafts > 0 and not looks_ahead
     groups = _groups(geometry, drop)
     block = scheduler_block(group.block for group in groups)
-    partial = features.caching and _finds_inside_blocks(geometry)
+    alignment = hit_alignment(geometry)
+    partial = features.caching and hits_inside_blocks(geometry) and alignment == geometry.hash_block
     setting = SplitSetting(
         grid=_mamba_block(geometry) or block,
         hash_block=geometry.hash_block,
@@ -49,7 +50,7 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
         policy,
         groups,
         setting,
-        alignment=geometry.hash_block if partial else block,
+        alignment=alignment if partial else block,
         blocks=geometry.blocks,
         budget=limits.budget,
         sequences=limits.sequences,
@@ -89,18 +90,12 @@ def setup_of(shape: Shape) -> Setup:
 
 def _groups(geometry: Geometry, drop: bool) -> tuple[Group, ...]:
     """The groups with their drop: those marked, with all that look alike; all of them if none is marked."""
-    specs = [(group.kind, group.block, group.window) for group in geometry.groups]
+    specs = [(group.kind, group.block, group.window, group.attention_chunk) for group in geometry.groups]
     marked = {spec for spec, group in zip(specs, geometry.groups, strict=True) if group.eagle}
     return tuple(
-        Group(kind, block, window or 0, drop and (not marked or (kind, block, window) in marked))
-        for kind, block, window in specs
+        Group(kind, block, window or 0, drop and (not marked or (kind, block, window, chunk) in marked), chunk or 0)
+        for kind, block, window, chunk in specs
     )
-
-
-def _finds_inside_blocks(geometry: Geometry) -> bool:
-    """Whether hits may end inside a block; a sliding window beside it finds whole blocks only."""
-    windows_fit = all(group.kind != "swa" or group.block == geometry.hash_block for group in geometry.groups)
-    return hits_inside_blocks(geometry) and windows_fit
 
 
 def _mamba_block(geometry: Geometry) -> int:

@@ -101,6 +101,33 @@ def test_every_block_that_a_window_needs_must_be_there() -> None:
     assert ("L1", "lookup") in {(f.rule, f.decision) for f in judged(header, records).findings}
 
 
+def test_every_block_of_an_attention_chunk_that_a_hit_needs_must_be_there() -> None:
+    groups = (Group("full", 4), Group("chunked", 4, attention_chunk=16))
+    given = scenario(groups, (0, Request("r0", ("x:28",), 1)), (5, Request("r1", ("x:28", "c:4"), 1)))
+    header, records = recorded(given)
+    index = where(records, trace.Lookup, request="r1")
+    lookup = records[index]
+    assert isinstance(lookup, trace.Lookup)
+    chunk = lookup.blocks[1]
+    assert [bool(block) for block in chunk] == [False] * 4 + [True] * 3, "what lies before the chunk is not needed"
+    records[index] = change(lookup, blocks=(lookup.blocks[0], (*chunk[:4], 0, *chunk[5:])))
+    assert ("L1", "lookup") in {(f.rule, f.decision) for f in judged(header, records).findings}
+
+
+def test_a_block_of_an_attention_chunk_that_does_not_enter_the_cache_is_found() -> None:
+    groups = (Group("full", 4), Group("chunked", 4, attention_chunk=16))
+    header, records = recorded(scenario(groups, (0, Request("r0", ("x:28",), 1))))
+    del records[where(records, trace.Commit, group=1, request="r0", position=8)]
+    assert ("M3", "commit") in {(f.rule, f.decision) for f in judged(header, records).findings}
+
+
+def test_an_attention_chunk_that_is_over_and_not_given_back_is_found() -> None:
+    groups = (Group("full", 4), Group("chunked", 4, attention_chunk=16))
+    header, records = recorded(scenario(groups, (0, Request("r0", ("x:28",), 3))))
+    del records[where(records, trace.Free)]
+    assert "M4" in {finding.rule for finding in judged(header, records).findings}
+
+
 def test_a_reference_too_few_is_found_while_another_holder_remains() -> None:
     given = scenario((Group("full", 4),), (0, Request("r0", ("x:18",), 12)), (4, Request("r1", ("x:18", "c:4"), 1)))
     header, records = recorded(given)

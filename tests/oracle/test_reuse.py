@@ -26,6 +26,12 @@ WINDOWS = Scenario(
     (Step(0, add=(Request("r0", ("a:21",)),)), Step(6, add=(Request("r1", ("a:18", "b:4")),))),
 )
 """Dense: what one block less shares is kept, too."""
+CHUNKS = Scenario(
+    Geometry((Group("full", 4), Group("chunked", 4, attention_chunk=16)), 4, 40),
+    Limits(budget=32, sequences=4),
+    (Step(0, add=(Request("r0", ("a:14",)),)), Step(6, add=(Request("r1", ("a:14",)),))),
+)
+SHORTER = msgspec.structs.replace(CHUNKS, steps=(CHUNKS.steps[0], Step(6, add=(Request("r1", ("a:8", "b:9")),))))
 
 
 def recorded(scenario: Scenario) -> tuple[trace.Header, Records]:
@@ -53,6 +59,7 @@ def with_hit(records: Records, hit: int) -> Records:
 
 
 CASES = [("U1", "lookup", SIBLINGS, 16), ("U3", "lookup", RESENDS, 12), ("U3", "divergence", WINDOWS, 16)]
+CASES += [("U3", "lookup", CHUNKS, 12), ("U3", "divergence", SHORTER, 8)]
 
 
 @pytest.mark.parametrize(("rule", "decision", "scenario", "hit"), CASES)
@@ -75,6 +82,24 @@ def test_a_promise_is_void_once_a_block_that_it_needs_is_evicted(
     commits = [record for record in cut if isinstance(record, trace.Commit)]
     evictions = [trace.Evict(record.block) for record in commits if (record.group, record.position) == (0, 4)]
     assert judged(header, [*cut[:-1], *evictions, cut[-1]], rule).judged.get(rule, 0) == 0
+
+
+def test_a_hit_in_a_later_attention_chunk_promises_nothing_of_the_one_before() -> None:
+    """What r1 hits at 16 may have lost the blocks before it by then, so that r2 need not find them through r1."""
+    steps = tuple(
+        Step(6 * number, add=(Request(f"r{number}", prompt),))
+        for number, prompt in enumerate([("a:17",), ("a:17",), ("a:12", "b:9")])
+    )
+    header, records = recorded(msgspec.structs.replace(CHUNKS, steps=steps))
+    second = [index for index, record in enumerate(records) if isinstance(record, trace.Lookup)][1]
+    lost = [
+        trace.Evict(record.block)
+        for record in records
+        if isinstance(record, trace.Commit) and (record.group, record.position) == (1, 12)
+    ]
+    cut = with_hit(records, 0)
+    assert judged(header, cut, "U3").findings != []
+    assert judged(header, [*cut[:second], *lost, *cut[second:]], "U3").findings == []
 
 
 def test_another_number_of_tokens_is_no_resend() -> None:
