@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 
+from fuzz.chunked_local import with_chunked_local
 from fuzz.draw import Draw, SeededDraw
 from fuzz.geometries import draw_blocks, draw_groups, draw_hash_block, draw_kinds
 from fuzz.swarm import FEATURES, Swarm, UnknownFeature, check_features, describe, draw_swarm
@@ -55,7 +56,8 @@ def generate(draw: Draw, swarm: Swarm) -> Scenario:
     jobs = draw_jobs(draw, swarm, features, sizes(blocks, hash_block, block, limits))
     steps = draw_steps(draw, swarm, jobs)
     pool = _draw_pool(draw, swarm, groups, hash_block, features, jobs)
-    return Scenario(Geometry(groups, hash_block, pool), limits, steps, features)
+    scenario = Scenario(Geometry(groups, hash_block, pool), limits, steps, features)
+    return with_chunked_local(draw, swarm, scenario)
 
 
 def _uses(draw: Draw, swarm: Swarm, feature: str, percent: int) -> bool:

@@ -308,6 +308,7 @@ def _scaled(scenario: Scenario) -> Scenario:
             group,
             block=FACTOR * group.block,
             window=None if group.window is None else FACTOR * (group.window - 1) + 1,
+            attention_chunk=None if group.attention_chunk is None else FACTOR * group.attention_chunk,
         )
         for group in scenario.geometry.groups
     )

@@ -225,7 +225,7 @@ def _scaled(scenario: Scenario, unit: int, smaller: int, rest: Callable[[int, in
         scenario,
         geometry=replace(
             scenario.geometry,
-            groups=tuple(replace(g, window=g.window if g.window is None else to(g.window)) for g in groups),
+            groups=tuple(_local_to(g, to) for g in groups),
         ),
         limits=replace(
             limits,
@@ -236,10 +236,24 @@ def _scaled(scenario: Scenario, unit: int, smaller: int, rest: Callable[[int, in
     )
 
 
+def _local_to(group: Group, to: Callable[[int], int]) -> Group:
+    """A group of the same blocks that attends less far back; an attention chunk stays a number of blocks."""
+    if group.window is not None:
+        return replace(group, window=to(group.window))
+    if group.attention_chunk is not None:
+        return replace(group, attention_chunk=max(1, to(group.attention_chunk) // group.block) * group.block)
+    return group
+
+
 def _resized(scenario: Scenario, blocks: list[int], hash_block: int) -> Scenario:
     """The scenario with other block sizes, group by group; retention keeps its number of blocks."""
     groups = tuple(
-        replace(g, block=block, checkpoint=hash_block if g.checkpoint > 1 else g.checkpoint)
+        replace(
+            g,
+            block=block,
+            checkpoint=hash_block if g.checkpoint > 1 else g.checkpoint,
+            attention_chunk=None if g.attention_chunk is None else g.attention_chunk // g.block * block,
+        )
         for g, block in zip(scenario.geometry.groups, blocks, strict=True)
     )
     geometry = replace(scenario.geometry, hash_block=hash_block)
@@ -274,7 +288,7 @@ def prompts(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def knobs(scenario: Scenario) -> Iterator[Knob]:
-    """Every number that may be lower: shared segments as one, single ones, outputs, limits, pool, windows."""
+    """Every number that may be lower: segments, shared ones as one, outputs, limits, pool, windows, chunks."""
     alike: dict[str, list[tuple[str, int]]] = {}
     for request in scenario.requests():
         for place, segment in enumerate(request.prompt):
@@ -297,6 +311,8 @@ def knobs(scenario: Scenario) -> Iterator[Knob]:
     for number, group in enumerate(scenario.geometry.groups):
         if group.window is not None:
             yield _window_knob(number)
+        if group.attention_chunk is not None:
+            yield _attention_chunk_knob(number)
 
 
 def _segments_knob(places: tuple[tuple[str, int], ...]) -> Knob:
@@ -351,6 +367,21 @@ def _window_knob(number: int) -> Knob:
         return _with_groups(now, tuple(groups))
 
     return Knob(1, lambda now: now.geometry.groups[number].window, write)
+
+
+def _attention_chunk_knob(number: int) -> Knob:
+    """The blocks of an attention chunk."""
+
+    def read(now: Scenario) -> int | None:
+        group = now.geometry.groups[number]
+        return None if group.attention_chunk is None else group.attention_chunk // group.block
+
+    def write(now: Scenario, value: int) -> Scenario:
+        groups = list(now.geometry.groups)
+        groups[number] = replace(groups[number], attention_chunk=value * groups[number].block)
+        return _with_groups(now, tuple(groups))
+
+    return Knob(1, read, write)
 
 
 # --- names -------------------------------------------------------------------------------------------

@@ -41,18 +41,18 @@ def _mamba_wider_than_smallest(scenario: Scenario) -> str:
 
 
 def _fine_hits_beside_window(scenario: Scenario) -> str:
-    """``SlidingWindowManager.find_longest_cache_hit`` asserts at the first lookup; 0.28 turns it off."""
+    """``find_longest_cache_hit`` of the local attentions' managers asserts at the first lookup; 0.28 turns it off."""
     geometry = scenario.geometry
     if hits_inside_blocks(geometry) and any(
-        group.kind == "swa" and geometry.hash_block % group.block for group in geometry.groups
+        group.kind in ("swa", "chunked") and geometry.hash_block % group.block for group in geometry.groups
     ):
-        return "hits inside a block beside a sliding-window group; its lookup asserts"
+        return "hits inside a block beside a sliding-window or chunked-local group; its lookup asserts"
     return ""
 
 
 def _one_spec_only(scenario: Scenario) -> str:
     """``HybridKVCacheCoordinator.verify_and_split_kv_cache_groups``: two different specs, or one group."""
-    specs = {(group.kind, group.block, group.window) for group in scenario.geometry.groups}
+    specs = {(group.kind, group.block, group.window, group.attention_chunk) for group in scenario.geometry.groups}
     if len(scenario.geometry.groups) > 1 and len(specs) == 1:
         return "all groups are alike; the hybrid coordinator asserts two different kinds"
     return ""
@@ -60,7 +60,8 @@ def _one_spec_only(scenario: Scenario) -> str:
 
 def _retention_without_sparse(scenario: Scenario) -> str:
     """``_validate_prefix_cache_retention_interval``: until 0.28 even 0 counts as set."""
-    if scenario.features.retention is not None and all(g.kind == "full" for g in scenario.geometry.groups):
+    dense = all(group.kind in ("full", "chunked") for group in scenario.geometry.groups)
+    if scenario.features.retention is not None and dense:
         return "retention is set without a sliding-window or Mamba group"
     return ""
 
@@ -91,6 +92,20 @@ def _budget_within_drafts(scenario: Scenario) -> str:
     return ""
 
 
+def _chunked_drops(scenario: Scenario) -> str:
+    """``ChunkedLocalAttentionManager.find_longest_cache_hit`` asserts that it gives no block up under EAGLE."""
+    groups, features = scenario.geometry.groups, scenario.features
+    marked = [group for group in groups if group.eagle] or groups
+    if features.caching and features.drafts > 0 and any(group.kind == "chunked" for group in marked):
+        return "a chunked-local group holds layers of the draft model; its lookup asserts that it drops no block"
+    return ""
+
+
+def _chunked_drops_if_asked(scenario: Scenario) -> str:
+    """Lookahead hashes take the place of the drop."""
+    return "" if scenario.features.lookahead_hashes else _chunked_drops(scenario)
+
+
 # (first release, last release, rule); the ends are included, and the last of them is open.
 _RULES: tuple[tuple[Release, Release, Callable[[Scenario], str]], ...] = (
     ((0, 26), (0, 26), _step_below_block),
@@ -101,6 +116,8 @@ _RULES: tuple[tuple[Release, Release, Callable[[Scenario], str]], ...] = (
     ((0, 26), (0, 28), _no_checkpoints),
     ((0, 29), (0, 29), _coarse_checkpoints),
     ((0, 26), (0, 29), _no_exact_junction),
+    ((0, 26), (0, 32), _chunked_drops),
+    ((0, 33), (9, 99), _chunked_drops_if_asked),
     ((0, 33), (9, 99), _budget_within_drafts),
 )
 

@@ -192,6 +192,7 @@ def scenario_lines(scenario: Scenario) -> list[str]:
 
 def _group(group: Group) -> str:
     window = f", window {group.window}" if group.window is not None else ""
+    window += f", chunks of {group.attention_chunk}" if group.attention_chunk is not None else ""
     draft = ", draft layers" if group.eagle else ""
     saves = f", saves states every {group.checkpoint} inside a chunk" if group.checkpoint else ""
     return f"{group.kind}({group.block}{window}{draft}{saves})"

@@ -53,6 +53,7 @@ _FEATURES: dict[str, tuple[int, str]] = {
     "skip-lookup": (25, "requests that take nothing from the prefix cache, as those with prompt log probabilities"),
     "runner-v2": (40, "a scheduler that works for model runner V2"),
     "exact-junction": (75, "the opt-in to stop at a junction inside a block"),
+    "chunked-local": (12, "a group of chunked-local attention"),
 }
 
 FEATURES: tuple[str, ...] = tuple(_FEATURES)

@@ -578,6 +578,8 @@ def group_spec(engine: SimpleNamespace, group: dict[str, Any], drafts: int) -> A
     shape = {"block_size": block, "num_kv_heads": 1, "head_size": 8, "dtype": engine.torch.bfloat16}
     if kind == "swa":
         return engine.kv.SlidingWindowSpec(**shape, sliding_window=group["window"])
+    if kind == "chunked":
+        return engine.kv.ChunkedLocalAttentionSpec(**shape, attention_chunk_size=group["attention_chunk"])
     return engine.kv.FullAttentionSpec(**shape)
 
 

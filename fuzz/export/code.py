@@ -41,6 +41,7 @@ _IMPORTS: tuple[dict[str, tuple[str, ...]], ...] = (
         "vllm.v1.core.sched.async_scheduler": ("AsyncScheduler",),
         "vllm.v1.core.sched.scheduler": ("Scheduler",),
         "vllm.v1.kv_cache_interface": (
+            "ChunkedLocalAttentionSpec",
             "FullAttentionSpec",
             "KVCacheConfig",
             "KVCacheGroupSpec",

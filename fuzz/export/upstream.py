@@ -88,6 +88,9 @@ def upstream_test(document: FindingFile) -> str:
     return re.sub(r"\n+(?=(?:def|class) )", "\n\n\n", text)
 
 
+_SPEC_CLASSES = {"full": "FullAttentionSpec", "swa": "SlidingWindowSpec", "chunked": "ChunkedLocalAttentionSpec"}
+
+
 # --- what the templates are told -----------------------------------------------------------------------
 
 
@@ -110,6 +113,7 @@ def _scenario_facts(scenario: Scenario) -> dict[str, Any]:
         "mamba_block": next((group.block for group in geometry.groups if group.kind == "mamba"), 0),
         "smallest_block": min(group.block for group in geometry.groups),
         "eagle_groups": tuple(number for number, group in enumerate(geometry.groups) if group.eagle),
+        "spec_classes": _SPEC_CLASSES,
         "scheduler_class": "AsyncScheduler" if is_async else "Scheduler",
         "model_length": _model_length(scenario),
         "steps_max": _steps_max(scenario),
@@ -299,19 +303,25 @@ def _content_facts(document: FindingFile) -> dict[str, Any]:
         "groups": len(scenario.geometry.groups),
         "block": group.block,
         "window": group.window or 0,
+        "attention_chunk": group.attention_chunk or 0,
         "reads": document.signature[0] == "C2",
     }
 
 
 def _served_facts(document: FindingFile) -> dict[str, Any]:
-    """L1: the unit of hits, and per group its kind, its block and how many blocks before a hit it needs."""
+    """L1: the unit of hits, and per group its kind, its block and how many blocks before a hit it needs.
+
+    Chunked-local attention needs those of its attention chunk, whose size in tokens stands there instead.
+    """
     shape = derive(document.scenario, _policy(document))
     rows = []
     for group in shape.groups:
-        needed = {"full": shape.blocks, "mamba": 1}.get(group.kind)
+        needed = {"full": shape.blocks, "mamba": 1, "chunked": group.attention_chunk}.get(group.kind)
         rows.append((group.kind, group.block, needed or ceil_div(group.window - 1, group.block)))
-    groups = code.constant("GROUPS", rows, "Kind, block size, and how many blocks a hit needs.", LINE_WIDTH)
-    return {"alignment": shape.alignment, "more_constants": groups}
+    has_chunked = any(group.kind == "chunked" for group in shape.groups)
+    third = " (of attention chunks the tokens)" if has_chunked else ""
+    groups = code.constant("GROUPS", rows, f"Kind, block size, and how many blocks a hit needs{third}.", LINE_WIDTH)
+    return {"alignment": shape.alignment, "more_constants": groups, "has_chunked": has_chunked}
 
 
 def _kept_facts(document: FindingFile) -> dict[str, Any]:

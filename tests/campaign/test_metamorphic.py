@@ -72,6 +72,12 @@ def test_new_names_sort_the_other_way_round_and_share_what_the_old_ones_share() 
     assert renamed.steps[1].abort == (new[1],)
 
 
+def test_attention_chunks_are_as_much_larger_as_blocks_are() -> None:
+    chunked = Group("chunked", 4, attention_chunk=12)
+    larger = twin("V3", replace(WINDOW, geometry=Geometry((Group("full", 4), chunked), 4, 40)))
+    assert larger.geometry.groups[1] == Group("chunked", FACTOR * 4, attention_chunk=FACTOR * 12)
+
+
 def test_a_window_reaches_as_much_further_as_blocks_are_larger() -> None:
     larger = twin("V3", WINDOW)
     for group, before in zip(larger.geometry.groups, WINDOW.geometry.groups, strict=True):

@@ -47,6 +47,16 @@ def test_states_saved_inside_a_chunk_go_or_are_saved_anywhere(least: int, left: 
     assert saved(shrink(start, when(lambda scenario: saved(scenario) >= least)).scenario) == left
 
 
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_an_attention_chunk_shrinks_by_blocks_and_with_them(blocks: int) -> None:
+    def longest(scenario: Scenario) -> int:
+        return max((group.attention_chunk or 0) // group.block for group in scenario.geometry.groups)
+
+    start = next(s for s in (scenario_at(3, index, only=("chunked-local",)) for index in range(60)) if longest(s) > 2)
+    small = shrink(start, when(lambda scenario: longest(scenario) >= blocks)).scenario
+    assert [group.attention_chunk for group in small.geometry.groups if group.attention_chunk] == [blocks]
+
+
 def test_a_prompt_and_the_budget_that_holds_it_shrink_together() -> None:
     def holds(scenario: Scenario) -> bool:
         tokens = [prompt_tokens(request) for request in scenario.requests()]

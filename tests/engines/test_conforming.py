@@ -209,7 +209,10 @@ def test_every_read_finds_its_content() -> None:
         for request in scenario.requests():
             ids[request.id] = prefixes.of_prompt(request.prompt)
             prefixes.extend(ids[request.id], request.output_stream, 0, request.max_output + 8)
-        groups = [geometry.Group(g.kind, g.block, g.window or 0) for g in scenario.geometry.groups]
+        groups = [
+            geometry.Group(g.kind, g.block, g.window or 0, attention_chunk=g.attention_chunk or 0)
+            for g in scenario.geometry.groups
+        ]
         memory, wrong = Memory(groups), []
         for record in records_of(engine.run(scenario).lines):
             if isinstance(record, trace.Step):

@@ -144,6 +144,15 @@ def test_a_chunk_ends_on_a_junction_inside_a_block_if_asked_to() -> None:
     assert hits[1][2] < junctions[1]
 
 
+def test_chunked_local_attention_is_driven_and_judged(prepared: Prepared, engine: VllmEngine) -> None:
+    """Beside full attention alone nothing is known against it; 0.26.0 counts every lookup that is tried again (T1)."""
+    features = ("chunked-local", "shared-prefix", "repeat", "late-sibling", "small-pool", "threshold", "async")
+    trials = [try_scenario(engine, scenario) for scenario in drawn(prepared, 60, *features)]
+    assert {finding.rule for trial in trials for finding in trial.verdict.findings} <= {"T1"}
+    hits = [record.hit for trial in trials for record in kinds(trial, trace.Lookup) if isinstance(record, trace.Lookup)]
+    assert sum(hit > 0 for hit in hits) > 20
+
+
 def test_five_drafts_are_verified_at_once(engine: VllmEngine) -> None:
     given = Scenario(
         Geometry(FULL_MAMBA, 8, 60),

@@ -156,6 +156,26 @@ def test_a_feature_whose_need_is_off_is_not_shown_as_on() -> None:
             assert not swarm.on & {"unequal", "retention-zero", "sparse-alone"}
 
 
+def test_without_chunked_local_attention_a_scenario_is_what_it_was() -> None:
+    """It is drawn last: those that do not get it are the same with the feature and without."""
+    for index in range(0, 4000, 3):
+        scenario = scenario_at(2, index)
+        if "chunked" not in kinds(scenario):
+            assert scenario == scenario_at(2, index, without=("chunked-local",))
+
+
+def test_a_chunked_local_group_stands_beside_what_was_there_or_in_the_place_of_a_window() -> None:
+    places = set()
+    for index in range(0, 4000, 3):
+        scenario, before = scenario_at(2, index), scenario_at(2, index, without=("chunked-local",))
+        if "chunked" in kinds(scenario):
+            gone = [kind for kind in kinds(before) if kind not in kinds(scenario)]
+            places.add(tuple(gone))
+            assert scenario.steps == before.steps
+            assert scenario.geometry.blocks - blocks_needed(scenario) == before.geometry.blocks - blocks_needed(before)
+    assert places == {(), ("swa",)}
+
+
 @pytest.mark.parametrize(("seed", "index"), [(-1, 0), (0, -1)])
 def test_negative_seeds_and_indices_are_refused(seed: int, index: int) -> None:
     with pytest.raises(ValueError, match="negative"):
@@ -171,6 +191,11 @@ def groups(scenario: Scenario) -> tuple[Group, ...]:
 
 def kinds(scenario: Scenario) -> list[str]:
     return [group.kind for group in groups(scenario)]
+
+
+def own_blocks(scenario: Scenario) -> list[int]:
+    """The blocks that were drawn as such: that of a chunked-local group follows from the others."""
+    return [group.block for group in groups(scenario) if group.kind != "chunked"]
 
 
 def unequal(scenario: Scenario) -> bool:
@@ -214,7 +239,7 @@ SEEN: dict[str, tuple[Callable[[Scenario], bool], int]] = {
     "sparse-alone": (lambda s: kinds(s) in (["swa"], ["mamba"]), 1),
     "unequal": (unequal, 20),
     "wide-mamba": (wide_mamba, 6),
-    "real-blocks": (lambda s: max(group.block for group in groups(s)) > 16, 2),
+    "real-blocks": (lambda s: max(own_blocks(s), default=0) > 16, 2),
     "partial-hits": (lambda s: s.features.partial_hits, 5),
     "fine-swa": (lambda s: "swa" in kinds(s) and hits_inside_blocks(s.geometry), 1),
     "eagle": (lambda s: s.features.drafts > 0, 35),
@@ -248,6 +273,7 @@ SEEN: dict[str, tuple[Callable[[Scenario], bool], int]] = {
     "skip-lookup": (lambda s: any(request.skips_lookup for request in s.requests()), 8),
     "runner-v2": (lambda s: s.features.runner == "v2", 20),
     "exact-junction": (lambda s: s.features.exact_junction, 1),
+    "chunked-local": (lambda s: "chunked" in kinds(s), 2),
 }
 
 

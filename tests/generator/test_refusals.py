@@ -23,7 +23,7 @@ def scenario(
     checkpoint: int = 0,
     **features: Any,
 ) -> Scenario:
-    own = {"full": {}, "swa": {"window": 8}, "mamba": {"checkpoint": checkpoint}}
+    own = {"full": {}, "swa": {"window": 8}, "chunked": {"attention_chunk": 8}, "mamba": {"checkpoint": checkpoint}}
     made = [{"kind": kind, "block": block} | own[kind] for kind, block in groups]
     document = {
         "geometry": {"groups": made, "hash_block": hash_block, "blocks": 64},
@@ -35,6 +35,7 @@ def scenario(
 
 
 HYBRID = [("full", 4), ("mamba", 4)]
+CHUNKED = [("full", 4), ("chunked", 4)]
 
 CASES: dict[str, tuple[Scenario, tuple[str, ...]]] = {
     "nothing special": (scenario(HYBRID, 4), ()),
@@ -48,6 +49,18 @@ CASES: dict[str, tuple[Scenario, tuple[str, ...]]] = {
         scenario([*HYBRID, ("swa", 4)], 2, partial_hits=True),
         RELEASES[:2],
     ),
+    "fine hits beside attention chunks": (
+        scenario([*HYBRID, ("chunked", 4)], 2, partial_hits=True),
+        RELEASES[:2],
+    ),
+    "fine hits beside attention chunks of as fine blocks": (
+        scenario([*HYBRID, ("chunked", 2)], 2, partial_hits=True),
+        RELEASES[:2],
+    ),
+    "attention chunks with drafts": (scenario(CHUNKED, 4, drafts=1), RELEASES[:7]),
+    "attention chunks under the block drop": (scenario(CHUNKED, 4, drafts=1, lookahead_hashes=False), RELEASES),
+    "attention chunks with drafts, no caching": (scenario(CHUNKED, 4, drafts=1, caching=False), ()),
+    "interval 0, attention chunks": (scenario(CHUNKED, 4, retention=0), RELEASES[:3]),
     "groups all alike": (scenario([("full", 4), ("full", 4)], 4), RELEASES[:3]),
     "interval 0, full only": (scenario([("full", 4)], 4, retention=0), RELEASES[:3]),
     "states saved anywhere in a chunk": (scenario(HYBRID, 4, checkpoint=1), RELEASES[:3]),

@@ -14,6 +14,7 @@ from oracle.validate import MAX_REQUESTS, BadScenario, blocks_needed, check, dec
 FULL = {"kind": "full", "block": 4}
 MAMBA = {"kind": "mamba", "block": 4}
 SWA = {"kind": "swa", "block": 4, "window": 8}
+CHUNKED = {"kind": "chunked", "block": 4, "attention_chunk": 8}
 
 
 def request(**changes: Any) -> dict[str, Any]:
@@ -54,6 +55,29 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "window 0": ({"groups_in_geometry": [{**SWA, "window": 0}]}, "window is 0"),
     "window on full": ({"groups_in_geometry": [{**FULL, "window": 8}]}, "window is set"),
     "window on mamba": ({"groups_in_geometry": [{**MAMBA, "window": 8}]}, "window is set"),
+    "attention chunk missing": ({"groups_in_geometry": [FULL, {"kind": "chunked", "block": 4}]}, "chunk is None"),
+    "attention chunk 0": ({"groups_in_geometry": [FULL, {**CHUNKED, "attention_chunk": 0}]}, "attention_chunk is 0"),
+    "attention chunk off the block": (
+        {"groups_in_geometry": [FULL, {**CHUNKED, "attention_chunk": 6}]},
+        "a multiple of its block",
+    ),
+    "attention chunk on a window": (
+        {"groups_in_geometry": [FULL, {**SWA, "attention_chunk": 8}]},
+        "attention_chunk is set",
+    ),
+    "window on chunked": ({"groups_in_geometry": [FULL, {**CHUNKED, "window": 8}]}, "window is set"),
+    "chunked off the unit of hits": (
+        {"groups_in_geometry": [{**FULL, "block": 8}, CHUNKED]},
+        "in units of 8 tokens",
+    ),
+    "chunked off the unit of fine hits": (
+        {
+            "groups_in_geometry": [FULL, MAMBA, {**CHUNKED, "block": 2}, SWA],
+            "hash_block_in_geometry": 2,
+            "partial_hits_in_features": True,
+        },
+        "in units of 4 tokens",
+    ),
     "states saved by full": ({"groups_in_geometry": [{**FULL, "checkpoint": 1}]}, "checkpoint is set"),
     "states saved in no unit": ({"groups_in_geometry": [FULL, {**MAMBA, "checkpoint": 3}]}, "checkpoint is 3"),
     "eagle without drafts": ({"groups_in_geometry": [{**FULL, "eagle": True}]}, "eagle is set"),
@@ -114,6 +138,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "retention_in_features": 6,
         },
         "not a multiple of the scheduler block, 12",
+    ),
+    "retention, full and chunked": (
+        {"groups_in_geometry": [FULL, CHUNKED], "retention_in_features": 4},
+        "without a sliding-window or Mamba group",
     ),
     "retention, full only": ({"retention_in_features": 4}, "without a sliding-window or Mamba group"),
     "mamba without caching": (
@@ -179,6 +207,20 @@ ALLOWED: dict[str, dict[str, Any]] = {
     "smallest": {},
     "drafts and a flag": {"groups_in_geometry": [{**FULL, "eagle": True}], "drafts_in_features": 3},
     "window alone": {"groups_in_geometry": [SWA]},
+    "chunked alone": {"groups_in_geometry": [CHUNKED]},
+    "chunked as wide as the unit of hits": {
+        "groups_in_geometry": [FULL, {**CHUNKED, "block": 8}],
+    },
+    "chunked beside fine hits": {
+        "groups_in_geometry": [FULL, MAMBA, {**CHUNKED, "block": 2}],
+        "hash_block_in_geometry": 2,
+        "partial_hits_in_features": True,
+    },
+    "chunked that turns fine hits off": {
+        "groups_in_geometry": [FULL, MAMBA, CHUNKED],
+        "hash_block_in_geometry": 2,
+        "partial_hits_in_features": True,
+    },
     "states saved anywhere": {"groups_in_geometry": [FULL, {**MAMBA, "checkpoint": 1}]},
     "states saved on hash blocks": {"groups_in_geometry": [FULL, {**MAMBA, "checkpoint": 4}]},
     "mamba alone": {"groups_in_geometry": [MAMBA]},
