@@ -73,6 +73,13 @@ class _WindowFreedEarly(Decisions):
         return super().gives_back(policy, group, held, early)
 
 
+@_plant("attention-chunk-freed-early", "C2", "chunked-local attention gives back what it has of the chunk it is in")
+class _AttentionChunkFreedEarly(Decisions):
+    def gives_back(self, policy: Policy, group: Group, held: Holding, computed: int) -> list[list[int]]:
+        early = computed + group.attention_chunk - 1 if group.kind == "chunked" else computed
+        return super().gives_back(policy, group, held, early)
+
+
 @_plant("copy-forgotten", "C2", "a hit inside a block gets a private block, and nobody copies into it")
 class _CopyForgotten(Decisions):
     def copies(self, copies: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -238,7 +245,38 @@ class _ResendForgotten(Decisions):
         return tuple(boundary for boundary in listed if floor_to(boundary, unit) != resend)
 
 
+@_plant("attention-chunk-thinned", "U3", "chunked-local attention keeps the last block of each attention chunk alone")
+class _AttentionChunkThinned(Decisions):
+    def keeps(self, shape: Shape, group: Group, number: int, positions: tuple[int, ...], first: int) -> bool:
+        ends_chunk = group.kind != "chunked" or (number + 1) * group.block % group.attention_chunk == 0
+        return ends_chunk and super().keeps(shape, group, number, positions, first)
+
+
 # The lookup.
+
+
+@_plant(
+    "attention-chunk-taken-for-granted", "L1", "the lookup takes it that chunked-local attention has every block cached"
+)
+class _AttentionChunkTakenForGranted(Decisions):
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
+        trusting = [replace(item, present=_all_cached) if item.group.kind == "chunked" else item for item in items]
+        return super().hit_and_junction(shape, trusting, known, hashed)
+
+
+def _all_cached(tokens: int) -> bool:
+    return True
+
+
+@_plant("attention-chunk-never-hit", "L2", "the lookup finds nothing inside an attention chunk")
+class _AttentionChunkNeverHit(Decisions):
+    def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
+        blind = [replace(item, present=_none_cached) if item.group.kind == "chunked" else item for item in items]
+        return super().hit_and_junction(shape, blind, known, hashed)
+
+
+def _none_cached(tokens: int) -> bool:
+    return False
 
 
 @_plant("longest-hit-wins", "L1", "the hit is the longest that any group has, not the one that all can serve")
