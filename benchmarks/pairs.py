@@ -30,7 +30,7 @@ def run(old: str, new: str, target: Path, seconds: int) -> None:
     part, findings = target.with_suffix(".part"), target.with_suffix("")
     builds = ["--baseline", f"vllm=={old}", "--engine", f"vllm=={new}"]
     rest = ["--time", f"{seconds}s", "--accept", "unseen", "--folder", str(findings), "--format", f"json={part}"]
-    done = subprocess.run([str(GATE), "gate", *builds, *rest], check=False)
+    done = subprocess.run([str(GATE), "gate", *builds, *rest], check=False, stdout=subprocess.DEVNULL)
     if done.returncode not in (0, 1):
         raise click.ClickException(f"the gate could not judge {new} against {old}")
     part.replace(target)

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from oracle.verdict import Finding, Verdict
 from reference.policy import POLICIES
 
-REFERENCE = "reference"
-"""The name that the reference engine gives itself in its traces."""
-
 _RELEASES = tuple(POLICIES)
 
 

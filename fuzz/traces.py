@@ -9,9 +9,10 @@ from typing import BinaryIO
 import msgspec
 import zstandard
 
+from fuzz.engines.conforming import REFERENCE
 from fuzz.engines.names import EngineError, nearest_release
 from fuzz.engines.provision import version_notes
-from fuzz.limits import REFERENCE, allow_limits
+from fuzz.limits import allow_limits
 from fuzz.trial import Rules
 from oracle import trace
 from oracle.judge import BadTrace, Judge, read_header

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from fuzz.engines.conforming import REFERENCE
 from fuzz.engines.protocol import Engine, Run
-from fuzz.limits import REFERENCE, allow_limits
+from fuzz.limits import allow_limits
 from fuzz.twins import TWIN_RULES, fits, judge_twins, run_twins
 from oracle.geometry import geometry_class
 from oracle.judge import judge_lines

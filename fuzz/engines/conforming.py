@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from fuzz.engines.names import NEWEST_RELEASE, EngineNameError
 from fuzz.engines.protocol import Run
 from fuzz.engines.shape import derive, refusal, setup_of
-from fuzz.limits import REFERENCE
 from oracle import scenario, trace
 from oracle.prefixes import Prefixes
 from oracle.scenario import Scenario
@@ -27,6 +26,9 @@ from reference.request import Request
 from reference.rules import IDLE_STEPS_LIMIT
 from reference.scheduler import Chunk, Plan, Scheduler
 from reference.shape import Shape
+
+REFERENCE = "reference"
+"""The name that the reference engine gives itself in its traces."""
 
 SNAPSHOT_STEPS = 64
 

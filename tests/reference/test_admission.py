@@ -9,8 +9,8 @@ import pytest
 from reference.admission import (
     Share,
     attention_blocks,
-    counted_for_nothing,
     chunk_blocks_most,
+    counted_for_nothing,
     held_most,
     refusal,
     state_blocks,
