@@ -188,3 +188,11 @@ def test_where_a_state_is_saved_inside_no_stop_is_asked_for(release: str) -> Non
     verdict = judged(recorded()[:3], release)
     assert COURSE & verdict.judged.keys() == set()
     assert verdict.judged["M1"] == 1
+
+
+@pytest.mark.parametrize(("release", "drop", "rules"), [("0.29.0", True, {"C1", "C2"}), ("0.29.0", False, set())])
+def test_what_a_backend_saves_unasked_is_not_judged(release: str, drop: bool, rules: set[str]) -> None:
+    """Under EAGLE 0.29 reserves blocks for saved states, though its split counts on none."""
+    setup = msgspec.structs.replace(SETUP, block_drop=drop, checkpoint_alignment=0)
+    judge = Judge(trace.Header("vllm", release, "v1", setup, SCENARIO), release)
+    assert {"C1", "C2"} - judge.case.rules == rules == {"C1", "C2"} & judge.close().unjudged.keys()
