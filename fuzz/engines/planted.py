@@ -256,7 +256,7 @@ class _AttentionChunkThinned(Decisions):
 
 
 @_plant(
-    "attention-chunk-taken-for-granted", "L1", "the lookup takes it that chunked-local attention has every block cached"
+    "attention-chunk-granted-unseen", "L1", "the lookup takes it that chunked-local attention has every block cached"
 )
 class _AttentionChunkTakenForGranted(Decisions):
     def hit_and_junction(self, shape: Shape, items: list[LookupGroup], known: int, hashed: int) -> tuple[int, int]:
