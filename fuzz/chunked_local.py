@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fuzz.draw import Draw
 from fuzz.swarm import Swarm
-from oracle.geometry import hit_alignment, hits_inside_blocks
+from oracle.geometry import hit_alignment, hits_inside_blocks, keeps_all
 from oracle.scenario import Group, Scenario
 from oracle.validate import blocks_needed
 
@@ -42,9 +42,8 @@ def _can_have_one(swarm: Swarm, scenario: Scenario) -> bool:
 
 def _refitted(scenario: Scenario, groups: tuple[Group, ...]) -> Scenario:
     """The scenario with other groups: no retention if nothing can be thinned out, and the pool as tight as before."""
-    features = scenario.features
-    if not any(group.kind in ("swa", "mamba") for group in groups):
-        features = replace(features, retention=None)
-    changed = replace(scenario, geometry=replace(scenario.geometry, groups=groups), features=features)
+    changed = replace(scenario, geometry=replace(scenario.geometry, groups=groups))
+    if keeps_all(changed.geometry):
+        changed = replace(changed, features=replace(scenario.features, retention=None))
     blocks = scenario.geometry.blocks + blocks_needed(changed) - blocks_needed(scenario)
     return replace(changed, geometry=replace(changed.geometry, blocks=blocks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oracle.geometry import hits_inside_blocks
+from oracle.geometry import hits_inside_blocks, keeps_all, reference_group
 from oracle.scenario import Scenario
 
 Release = tuple[int, int]
@@ -52,7 +52,7 @@ def _fine_hits_beside_window(scenario: Scenario) -> str:
 
 def _one_spec_only(scenario: Scenario) -> str:
     """``HybridKVCacheCoordinator.verify_and_split_kv_cache_groups``: two different specs, or one group."""
-    specs = {(group.kind, group.block, group.window, group.attention_chunk) for group in scenario.geometry.groups}
+    specs = {reference_group(group).spec for group in scenario.geometry.groups}
     if len(scenario.geometry.groups) > 1 and len(specs) == 1:
         return "all groups are alike; the hybrid coordinator asserts two different kinds"
     return ""
@@ -60,8 +60,7 @@ def _one_spec_only(scenario: Scenario) -> str:
 
 def _retention_without_sparse(scenario: Scenario) -> str:
     """``_validate_prefix_cache_retention_interval``: until 0.28 even 0 counts as set."""
-    dense = all(group.kind in ("full", "chunked") for group in scenario.geometry.groups)
-    if scenario.features.retention is not None and dense:
+    if scenario.features.retention is not None and keeps_all(scenario.geometry):
         return "retention is set without a sliding-window or Mamba group"
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oracle.cache_index import CacheIndex
-from oracle.geometry import geometry_class
+from oracle.geometry import geometry_class, reference_group
 from oracle.prefixes import Prefixes
 from oracle.trace import Header
 from oracle.verdict import Finding, Verdict
@@ -76,7 +76,7 @@ class Case:
         self.policy: Policy | None = POLICIES[release] if release is not None else None
         self.rules = frozenset(RULES) if rules is None else rules
         self.groups = tuple(
-            geometry.Group(group.kind, group.block, group.window or 0, drops, group.attention_chunk or 0)
+            reference_group(group, drops)
             for group, drops in zip(scenario.geometry.groups, setup.drop_groups, strict=True)
         )
         self.split_setting = split.SplitSetting(

@@ -9,7 +9,7 @@ from oracle.check_longest import check_longest
 from oracle.trace import Lookup
 from reference import lookup, rules
 from reference.arithmetic import ceil_div
-from reference.geometry import blocks_needed_for_hit, chunk_start
+from reference.geometry import blocks_needed_for_hit, first_read
 
 
 def check_lookup(case: Case, record: Lookup) -> int:
@@ -72,12 +72,10 @@ def needed_columns(case: Case, group: int, hit: int) -> range:
     """The table columns that a hit of ``hit`` tokens needs in a group."""
     spec = case.groups[group]
     end = ceil_div(hit, spec.block)
-    if spec.kind == "full":
-        return range(end)
+    if spec.kind in ("full", "chunked"):
+        return range(first_read(spec, hit) // spec.block, end)
     if spec.kind == "mamba":
         return range(end - 1, end)
-    if spec.kind == "chunked":
-        return range(chunk_start(spec, hit) // spec.block, end)
     need = ceil_div(spec.window - 1, spec.block) if spec.drops else blocks_needed_for_hit(spec)
     return range(max(end - need, 0), end)
 

@@ -16,7 +16,7 @@ from oracle.check_retention import resume_limit
 from oracle.trace import Lookup, Split, Step
 from reference import rules
 from reference.arithmetic import ceil_div, floor_to
-from reference.geometry import Group, blocks_needed_for_hit, chunk_start
+from reference.geometry import Group, blocks_needed_for_hit, chunk_start, first_read
 from reference.serving import given_back
 
 PROMISES_MAX = 256
@@ -214,10 +214,8 @@ class Reuse:
 
 def _first_needed(group: Group, position: int, end: int) -> int:
     """The number of the first block that a hit at ``position`` reads, which matches blocks up to number ``end``."""
-    if group.kind == "full":
-        return 0
-    if group.kind == "chunked":
-        return chunk_start(group, position) // group.block
+    if group.kind in ("full", "chunked"):
+        return first_read(group, position) // group.block
     return max(end - blocks_needed_for_hit(group), 0)
 
 

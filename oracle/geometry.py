@@ -6,10 +6,21 @@ import math
 from collections import Counter
 
 import reference.geometry
-from oracle.scenario import Geometry, GroupKind, Scenario
+from oracle.scenario import Geometry, Group, GroupKind, Scenario
+from reference import retention
 
 # The order in which kinds are named: dense first, then ever sparser.
 _KIND_ORDER: tuple[GroupKind, ...] = ("full", "chunked", "swa", "mamba")
+
+
+def reference_group(group: Group, drops: bool = False) -> reference.geometry.Group:
+    """A group as the reference knows it; ``drops``: it gives up a block under the EAGLE drop."""
+    return reference.geometry.Group(group.kind, group.block, group.window or 0, drops, group.attention_chunk or 0)
+
+
+def keeps_all(geometry: Geometry) -> bool:
+    """Whether no group can be thinned out, so that a retention interval would mean nothing."""
+    return all(retention.keeps_all(reference_group(group)) for group in geometry.groups)
 
 
 def scheduler_block(geometry: Geometry) -> int:

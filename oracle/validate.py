@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from oracle.geometry import default_hash_block, hit_alignment, hits_inside_blocks, scheduler_block
+from oracle.geometry import default_hash_block, hit_alignment, hits_inside_blocks, keeps_all, scheduler_block
 from oracle.scenario import (
     SCENARIO_FORMAT_VERSION,
     Features,
@@ -348,7 +348,7 @@ def _check_retention(scenario: Scenario) -> Iterator[str]:
     block = scheduler_block(scenario.geometry)
     if retention % block:
         yield f"features.retention {retention} is not a multiple of the scheduler block, {block} tokens"
-    if all(group.kind in ("full", "chunked") for group in scenario.geometry.groups):
+    if keeps_all(scenario.geometry):
         yield "features.retention is set without a sliding-window or Mamba group; the others keep all"
 
 

@@ -62,3 +62,10 @@ def blocks_needed_for_hit(group: Group) -> int:
 def chunk_start(group: Group, position: int) -> int:
     """Where the attention chunk of the token at ``position`` begins: that token reads nothing before it. In tokens."""
     return floor_to(position, group.attention_chunk)
+
+
+def first_read(group: Group, position: int) -> int:
+    """The first position that the token at ``position`` reads in an attention group, in tokens."""
+    if group.kind == "swa":
+        return max(position - group.window + 1, 0)
+    return chunk_start(group, position) if group.kind == "chunked" else 0

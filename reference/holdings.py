@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reference.arithmetic import ceil_div
-from reference.geometry import Group, chunk_start
+from reference.geometry import Group, first_read
 from reference.policy import Policy
 from reference.worker import NULL_BLOCK
 
@@ -45,11 +45,8 @@ Take = Callable[[int], Sequence[int]]
 
 def passed_columns(group: Group, computed: int) -> int:
     """How many leading columns a request with ``computed`` tokens never reads again."""
-    if group.kind == "swa":
-        return max(computed - group.window + 1, 0) // group.block
-    if group.kind == "chunked":
-        return chunk_start(group, computed) // group.block
-    return max(computed - 1, 0) // group.block if group.kind == "mamba" else 0
+    first = max(computed - 1, 0) if group.kind == "mamba" else first_read(group, computed)
+    return first // group.block
 
 
 def give_back_passed(policy: Policy, group: Group, holding: Holding, computed: int) -> list[list[int]]:

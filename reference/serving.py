@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reference.arithmetic import floor_to
-from reference.geometry import Group, chunk_start
+from reference.geometry import Group, first_read
 from reference.lookup import Present
 
 
@@ -26,7 +26,7 @@ def served(group: Group, present: Present, position: int, beyond: int, hash_bloc
     end = position + beyond
     if group.kind == "full":
         return all_tokens_held(group.block, present, end, hash_block)
-    first = chunk_start(group, position) if group.kind == "chunked" else max(position - (group.window - 1), 0)
+    first = first_read(group, position)
     return all(present(number * group.block) for number in range(first // group.block + 1, end // group.block + 1))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from reference.arithmetic import ceil_div, floor_to
 from reference.exports import Exports
-from reference.geometry import Group, chunk_start
+from reference.geometry import Group, first_read
 
 UNWRITTEN = 0
 """Content of a slot that nothing was written to (or zeroes)."""
@@ -227,7 +227,7 @@ class Memory:
         What a sparse group reads is looked at anew in each step. The columns of full attention that were found right
         are not, until one that somebody vouched for is written to.
         """
-        first = _first_read(spec, chunk.start)
+        first = first_read(spec, chunk.start)
         if sequence.as_of[number] != self.disturbances:
             sequence.vouched[number], sequence.as_of[number] = [], self.disturbances
         table, vouched = sequence.tables[number], sequence.vouched[number]
@@ -344,10 +344,3 @@ class Memory:
         column = sequence.state_column[number] + boundary - first
         target = boundary // block_tokens - 1
         return (self._column(sequence, number, column), self._column(sequence, number, target))
-
-
-def _first_read(spec: Group, start: int) -> int:
-    """The first position that an attention group reads for the token at ``start``, in tokens."""
-    if spec.kind == "swa":
-        return max(start - spec.window + 1, 0)
-    return chunk_start(spec, start) if spec.kind == "chunked" else 0

@@ -7,7 +7,7 @@ the solver before the first condition that mentions it, and forgotten with the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -129,24 +129,27 @@ class Solver:
 
     def tell(self, linear: Linear, constant: int) -> None:
         """Make sure that the solver knows what the unknowns of a polynomial mean."""
-        if any((linear, constant) in level for level in self._told):
+        for fact in self._known_of(linear, constant, self._told):
+            self._solver.add(fact)
+
+    def _known_of(self, linear: Linear, constant: int, told: list[set[Any]]) -> Iterator[Any]:
+        """What must be known of a polynomial, less what was ``told`` already: what its unknowns mean, and lemmas."""
+        if any((linear, constant) in level for level in told):
             return
-        self._told[-1].add((linear, constant))
+        told[-1].add((linear, constant))
         for monomial, _ in linear:
             for number in monomial:
-                self._define(number)
-        for lemma in self.lemmas_about(linear, constant):
-            self._solver.add(lemma)
+                yield from self._meaning_of(number, told)
+        yield from self.lemmas_about(linear, constant)
 
-    def _define(self, number: int) -> None:
-        if any(number in level for level in self._told):
+    def _meaning_of(self, number: int, told: list[set[Any]]) -> Iterator[Any]:
+        if any(number in level for level in told):
             return
-        self._told[-1].add(number)
+        told[-1].add(number)
         meaning = self.meanings[number]
         for inner in meaning.depends:
-            self._define(inner)
-        for fact in meaning.facts:
-            self._solver.add(fact)
+            yield from self._meaning_of(inner, told)
+        yield from meaning.facts
 
     def push(self, key: Key, value: bool) -> None:
         """Go down a fork: from here on the condition has this value."""
@@ -225,23 +228,11 @@ class Solver:
         """``check`` of the conditions that lead to a gap, with what must be known of them and no more."""
         conditions = [*self._axioms, *gap]
         known: list[Any] = []
-        seen: set[int] = set()
+        told: list[set[Any]] = [set()]
         for condition in conditions:
             _, linear, constant = self._keys[_without_nots(condition).get_id()]
-            known += self.lemmas_about(linear, constant)
-            for monomial, _ in linear:
-                for number in monomial:
-                    known += self._facts_of(number, seen)
+            known += self._known_of(linear, constant, told)
         return self._recorded(*self._decide([*known, *conditions]))
-
-    def _facts_of(self, number: int, seen: set[int]) -> list[Any]:
-        """What an unknown and those that it is defined from mean, without those that were ``seen``."""
-        if number in seen:
-            return []
-        seen.add(number)
-        meaning = self.meanings[number]
-        inner = [fact for depends in meaning.depends for fact in self._facts_of(depends, seen)]
-        return [*inner, *meaning.facts]
 
     def _recorded(self, answer: str, solver: Any) -> str:
         self.queries += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from oracle.geometry import hit_alignment, hits_inside_blocks
+from dataclasses import replace
+
+from oracle.geometry import hit_alignment, hits_inside_blocks, reference_group
 from oracle.scenario import Geometry, Scenario
 from oracle.trace import Setup
 from oracle.validate import check
@@ -90,12 +92,9 @@ def setup_of(shape: Shape) -> Setup:
 
 def _groups(geometry: Geometry, drop: bool) -> tuple[Group, ...]:
     """The groups with their drop: those marked, with all that look alike; all of them if none is marked."""
-    specs = [(group.kind, group.block, group.window, group.attention_chunk) for group in geometry.groups]
-    marked = {spec for spec, group in zip(specs, geometry.groups, strict=True) if group.eagle}
-    return tuple(
-        Group(kind, block, window or 0, drop and (not marked or (kind, block, window, chunk) in marked), chunk or 0)
-        for kind, block, window, chunk in specs
-    )
+    marked = {reference_group(group).spec for group in geometry.groups if group.eagle}
+    plain = [reference_group(group) for group in geometry.groups]
+    return tuple(replace(group, drops=drop and (not marked or group.spec in marked)) for group in plain)
 
 
 def _mamba_block(geometry: Geometry) -> int:

@@ -44,6 +44,7 @@ from spec.engine_split import EngineSplit
 from spec.lift import SourceTree
 from spec.plan import PLANS
 from spec.space import Outside
+from tests.setups import BLOCKS_OF_FOUR
 
 RELEASES = ("0.33.0", "0.26.0")
 SCENARIOS = 300
@@ -154,25 +155,8 @@ def test_every_sentence_of_the_ledger_is_counted_or_said_to_be_unseen(release: s
 # --- decisions made by hand --------------------------------------------------------------------------
 
 GROUPS = (Group("full", 4), Group("mamba", 4))
-SETUP = trace.Setup(
-    scheduler_block=4,
-    hash_block=4,
-    split_grid=4,
-    alignment=4,
-    partial_hits=False,
-    split=True,
-    block_drop=False,
-    lookahead_hash=0,
-    drop_groups=(False, False),
-    exact_junction=False,
-    lookahead=0,
-    retention=0,
-    watermark_blocks=0,
-    zeroing=False,
-    checkpoint_alignment=0,
-)
 SCENARIO = Scenario(Geometry(GROUPS, 4, 40), Limits(16, 2), (Step(0, (Request("r", ("a:10",)),)),))
-HEADER = trace.Header("vllm", "0.33.0", "v1", SETUP, SCENARIO)
+HEADER = trace.Header("vllm", "0.33.0", "v1", BLOCKS_OF_FOUR, SCENARIO)
 
 ADD = trace.Add("r", ("a:10",), "r", 10)
 LOOKUP = trace.Lookup("r", 10, 4, 8, ((1,), (2,)))
@@ -285,7 +269,7 @@ def case_of(
     scenario = replace_in(
         SCENARIO, geometry=Geometry(groups, 4, 40), limits=limits, features=Features(drafts=drafts, caching=caching)
     )
-    header = replace_in(HEADER, setup=replace_in(SETUP, **setup), scenario=scenario)
+    header = replace_in(HEADER, setup=replace_in(BLOCKS_OF_FOUR, **setup), scenario=scenario)
     case = Case(header, release, frozenset())
     case.requests["r"] = RequestState("r", [], "r", prompt, known, len(groups), junction)
     case.requests["r"].cached = cached or [0] * len(groups)

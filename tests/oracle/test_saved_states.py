@@ -12,6 +12,7 @@ from oracle.judge import Judge
 from oracle.prefixes import Prefixes
 from oracle.scenario import Geometry, Group, Limits, Request, Scenario, Step
 from oracle.verdict import Verdict
+from tests.setups import BLOCKS_OF_FOUR
 
 Records = list[trace.AnyRecord]
 
@@ -22,24 +23,7 @@ SCENARIO = Scenario(
     Limits(budget=24, sequences=4),
     (Step(0, add=(Request("r0", PROMPT, 2),)),),
 )
-SETUP = trace.Setup(
-    scheduler_block=4,
-    hash_block=4,
-    split_grid=4,
-    alignment=4,
-    partial_hits=False,
-    split=True,
-    block_drop=False,
-    lookahead_hash=0,
-    drop_groups=(False, False),
-    exact_junction=False,
-    lookahead=0,
-    retention=None,
-    watermark_blocks=0,
-    zeroing=True,
-    checkpoint_alignment=1,
-    model_length=256,
-)
+SETUP = msgspec.structs.replace(BLOCKS_OF_FOUR, retention=None, zeroing=True, checkpoint_alignment=1, model_length=256)
 
 
 def recorded() -> Records:
