@@ -225,7 +225,7 @@ def _scaled(scenario: Scenario, unit: int, smaller: int, rest: Callable[[int, in
         scenario,
         geometry=replace(
             scenario.geometry,
-            groups=tuple(_local_to(g, to) for g in groups),
+            groups=tuple(replace(g, window=g.window if g.window is None else to(g.window)) for g in groups),
         ),
         limits=replace(
             limits,
@@ -236,17 +236,8 @@ def _scaled(scenario: Scenario, unit: int, smaller: int, rest: Callable[[int, in
     )
 
 
-def _local_to(group: Group, to: Callable[[int], int]) -> Group:
-    """A group of the same blocks that attends less far back; an attention chunk stays a number of blocks."""
-    if group.window is not None:
-        return replace(group, window=to(group.window))
-    if group.attention_chunk is not None:
-        return replace(group, attention_chunk=max(1, to(group.attention_chunk) // group.block) * group.block)
-    return group
-
-
 def _resized(scenario: Scenario, blocks: list[int], hash_block: int) -> Scenario:
-    """The scenario with other block sizes, group by group; retention keeps its number of blocks."""
+    """The scenario with other block sizes, group by group; retention and attention chunks keep theirs in blocks."""
     groups = tuple(
         replace(
             g,

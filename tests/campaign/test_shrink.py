@@ -8,7 +8,7 @@ import pytest
 
 from fuzz.engines.open import open_engine, prepare_engine
 from fuzz.generator import scenario_at
-from fuzz.reductions import renamed
+from fuzz.reductions import block_sizes, renamed
 from fuzz.shrink import shrink, size
 from fuzz.supported import unsupported
 from fuzz.tally import by_signature
@@ -55,6 +55,16 @@ def test_an_attention_chunk_shrinks_by_blocks_and_with_them(blocks: int) -> None
     start = next(s for s in (scenario_at(3, index, only=("chunked-local",)) for index in range(60)) if longest(s) > 2)
     small = shrink(start, when(lambda scenario: longest(scenario) >= blocks)).scenario
     assert [group.attention_chunk for group in small.geometry.groups if group.attention_chunk] == [blocks]
+
+
+def test_smaller_blocks_leave_an_attention_chunk_its_number_of_blocks() -> None:
+    drawn = (scenario_at(3, index, only=("chunked-local",)) for index in range(60))
+    start = next(s for s in drawn if any((g.attention_chunk or 0) > g.block > 1 for g in s.geometry.groups))
+    blocks = [(group.attention_chunk or 0) // group.block for group in start.geometry.groups]
+    smaller = list(block_sizes(start))
+    assert any(one.geometry.groups != start.geometry.groups for one in smaller)
+    for one in smaller:
+        assert [(group.attention_chunk or 0) / group.block for group in one.geometry.groups] == blocks
 
 
 def test_a_prompt_and_the_budget_that_holds_it_shrink_together() -> None:

@@ -174,6 +174,42 @@ def test_where_a_state_is_saved_inside_no_stop_is_asked_for(release: str) -> Non
     assert verdict.judged["M1"] == 1
 
 
+@pytest.mark.parametrize(("granted", "found"), [(False, False), (True, True)])
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_whole_sequence_needs_its_block_too(release: str, granted: bool, found: bool) -> None:
+    """Attention needs four blocks and Mamba two for all 13 tokens, and five are free: the chunk of 4 has to wait."""
+    geometry = msgspec.structs.replace(SCENARIO.geometry, blocks=6)
+    header = trace.Header("vllm", release, "v1", SETUP, msgspec.structs.replace(SCENARIO, geometry=geometry))
+    judge = Judge(header, release)
+    judge.feed_all([*recorded()[:2], trace.Allocate("r0", 0, 4, 0, granted=granted, promised=6)])
+    assert ("M5" in {finding.rule for finding in judge.close().findings}) == found
+
+
+@pytest.mark.parametrize(("granted", "found"), [(False, False), (True, True)])
+@pytest.mark.parametrize("release", ["0.30.0", "0.31.0", "0.32.0", "0.33.0"])
+def test_a_hit_waits_for_a_state_that_this_step_saves(release: str, granted: bool, found: bool) -> None:
+    """The state at 14 is saved inside a chunk of 15 tokens, and another request is to start from it at once."""
+    prompt, longer = ("a:15",), ("a:15", "b:5")
+    ids = Prefixes().of_prompt(prompt)
+    records: Records = [
+        trace.Add("r0", prompt, "r0", 15),
+        trace.Add("r1", longer, "r1", 20),
+        trace.Lookup("r0", 15, 0, 0, ((), ())),
+        trace.Split("r0", 0, 15, 15, 15, 15, 0),
+        trace.Take((1, 2, 3, 4)),
+        trace.Take((5, 6)),
+        trace.Table("r0", 0, 0, (1, 2, 3, 4)),
+        trace.Table("r0", 1, 0, (0, 0, 5, 6)),
+        trace.Cache("r0", 1, 15),
+        trace.Commit("r0", 1, 5, 14, ids[14]),
+        trace.Allocate("r0", 0, 15, 0, granted=True, promised=6),
+        trace.Lookup("r1", 20, 14, 0, ((1, 2, 3, 4), (0, 0, 0, 5))),
+        trace.Allocate("r1", 14, 6, 14, granted=granted, promised=None),
+    ]
+    verdict = judged(records, release, hash_block=2, alignment=2, partial_hits=True)
+    assert ("M5" in {finding.rule for finding in verdict.findings if finding.request == "r1"}) == found
+
+
 @pytest.mark.parametrize(("release", "drop", "rules"), [("0.29.0", True, {"C1", "C2"}), ("0.29.0", False, set())])
 def test_what_a_backend_saves_unasked_is_not_judged(release: str, drop: bool, rules: set[str]) -> None:
     """Under EAGLE 0.29 reserves blocks for saved states, though its split counts on none."""
