@@ -210,6 +210,39 @@ def test_a_hit_waits_for_a_state_that_this_step_saves(release: str, granted: boo
     assert ("M5" in {finding.rule for finding in verdict.findings if finding.request == "r1"}) == found
 
 
+@pytest.mark.parametrize(("granted", "found"), [(False, False), (True, True)])
+@pytest.mark.parametrize("release", ["0.32.0", "0.33.0"])
+def test_a_hit_waits_for_a_saved_state_beyond_what_is_cached_in_whole_blocks(
+    release: str, granted: bool, found: bool
+) -> None:
+    """Under EAGLE the state at 12 is saved in the column up to 32; of the chunk of 35 tokens 24 may be cached."""
+    geometry = Geometry((Group("full", 12), Group("mamba", 4, checkpoint=1)), 4, 40)
+    setup = msgspec.structs.replace(SETUP, scheduler_block=12, alignment=12, block_drop=True)
+    prompt, longer = ("a:35",), ("a:35", "b:5")
+    judge = Judge(
+        trace.Header("vllm", release, "v1", setup, msgspec.structs.replace(SCENARIO, geometry=geometry)), release
+    )
+    judge.feed_all(
+        [
+            trace.Add("r0", prompt, "r0", 35),
+            trace.Add("r1", longer, "r1", 40),
+            trace.Lookup("r0", 35, 0, 0, ((), ())),
+            trace.Split("r0", 0, 35, 35, 35, 35, 0),
+            trace.Take((1, 2, 3)),
+            trace.Take((5, 6)),
+            trace.Table("r0", 0, 0, (1, 2, 3)),
+            trace.Table("r0", 1, 0, (0, 0, 0, 0, 0, 0, 0, 5, 6)),
+            trace.Cache("r0", 1, 24),
+            trace.Commit("r0", 1, 5, 12, Prefixes().of_prompt(prompt)[12]),
+            trace.Allocate("r0", 0, 35, 0, granted=True, promised=5),
+            trace.Lookup("r1", 40, 12, 0, ((1,), (0, 0, 5))),
+            trace.Allocate("r1", 12, 12, 12, granted=granted, promised=None),
+        ]
+    )
+    findings = judge.close().findings
+    assert ("M5" in {finding.rule for finding in findings if finding.request == "r1"}) == found
+
+
 @pytest.mark.parametrize(("release", "drop", "rules"), [("0.29.0", True, {"C1", "C2"}), ("0.29.0", False, set())])
 def test_what_a_backend_saves_unasked_is_not_judged(release: str, drop: bool, rules: set[str]) -> None:
     """Under EAGLE 0.29 reserves blocks for saved states, though its split counts on none."""
