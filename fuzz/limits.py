@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oracle.scenario import Scenario
 from oracle.verdict import Finding, Verdict
 from reference.policy import POLICIES
 
@@ -19,6 +20,7 @@ class Limit:
     """A rule that a policy does not keep: at which decisions, in which classes of geometries, up to which release.
 
     ``part``: what the name of the class of geometries contains. ``last``: None for a limit that the newest has, too.
+    ``saving``: it is about states that are saved inside a chunk, and holds where there are any.
     """
 
     rules: tuple[str, ...]
@@ -26,15 +28,17 @@ class Limit:
     part: str
     last: str | None
     reason: str
+    saving: bool = False
 
-    def explains(self, finding: Finding, release: str) -> bool:
-        """Whether a finding under the policy of ``release`` is due to it."""
+    def explains(self, finding: Finding, release: str, saves: bool) -> bool:
+        """Whether a finding under the policy of ``release`` is due to it. ``saves``: the scenario saves such states."""
         then = self.last is None or _RELEASES.index(release) <= _RELEASES.index(self.last)
         named = finding.rule in self.rules and finding.decision == self.decision
-        return then and named and self.part in finding.geometry
+        return then and named and self.part in finding.geometry and (saves or not self.saving)
 
 
 _LOWERED = "the list lowers by a scheduler block, the lookup by one group's"
+_NOT_SAVED_THERE = "a backend saves no state where a hash says so, or saves one over another that is still needed"
 
 LIMITS: tuple[Limit, ...] = (
     Limit(("U3",), "divergence", "swa", None, "a window keeps what one boundary needs, and no more (report 57610)"),
@@ -47,14 +51,20 @@ LIMITS: tuple[Limit, ...] = (
     Limit(("R6",), "resend", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
     Limit(("U3",), "lookup", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
     Limit(("U3",), "lookup", "mamba", "0.31.0", "the last cacheable position leaves a resend no token to compute"),
+    Limit(
+        ("P1",), "step", "mamba", "0.30.0", "columns that a chunk runs past count as blocks that it needs", saving=True
+    ),
+    Limit(("C1",), "commit", "mamba", None, _NOT_SAVED_THERE, saving=True),
+    Limit(("C2",), "step", "mamba", None, _NOT_SAVED_THERE, saving=True),
 )
 
 
-def allow_limits(verdict: Verdict, release: str) -> None:
+def allow_limits(verdict: Verdict, scenario: Scenario, release: str) -> None:
     """Turn the findings that the policy of ``release`` is known for into allowed differences."""
+    saves = any(group.checkpoint for group in scenario.geometry.groups)
     findings, verdict.findings = verdict.findings, []
     for finding in findings:
-        limit = next((limit for limit in LIMITS if limit.explains(finding, release)), None)
+        limit = next((limit for limit in LIMITS if limit.explains(finding, release, saves)), None)
         if limit is None:
             verdict.findings.append(finding)
         else:

@@ -296,7 +296,7 @@ def _prefill_only(scenario: Scenario, lines: Sequence[bytes]) -> Scenario:
     plain = replace(
         scenario,
         geometry=replace(scenario.geometry, groups=groups),
-        features=replace(scenario.features, drafts=0),
+        features=replace(scenario.features, drafts=0, exact_junction=False),
     )
     return _with_requests(plain, lambda request: replace(request, max_output=1, accept=_NO_DRAFTS))
 

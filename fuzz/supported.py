@@ -10,12 +10,14 @@ from fuzz.refusals import refused_by, withheld_features
 from oracle.scenario import Scenario
 from reference.policy import POLICIES
 
+_BY_POLICY = ("checkpoint", "coarse-checkpoint", "exact-junction")
+"""Features that the reference engine has where its release has them; it runs the others under every policy."""
+
 
 def withheld(prepared: Prepared) -> tuple[str, ...]:
     """Features that the build never runs; a campaign leaves them out and says so."""
     if prepared.launch is None:
-        # The reference engine saves no state inside a chunk, and has no opt-ins.
-        return ("checkpoint", "exact-junction")
+        return tuple(feature for feature in withheld_features(prepared.version) if feature in _BY_POLICY)
     return withheld_features(prepared.launch.release)
 
 

@@ -71,7 +71,7 @@ def judge_file(file: TraceFile, policy: str | None, rules: Rules, *, invariants_
     problem = _feed(judge, lines)
     last = _close(judge)
     if release and header.engine == REFERENCE:
-        allow_limits(judge.case.verdict, release)
+        allow_limits(judge.case.verdict, header.scenario, release)
     notes = version_notes(header.version) if release and not policy else ()
     return Judgement(header, release, judge.case.verdict, problem or last, notes)
 

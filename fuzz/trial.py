@@ -83,7 +83,7 @@ def judge_run(ran: Ran, release: str | None, rules: Rules = None) -> Trial:
     try:
         verdict = judge_lines(lines, release, rules)
         if release is not None and is_reference(lines):
-            allow_limits(verdict, release)
+            allow_limits(verdict, ran.scenario, release)
     except Exception as error:  # one trace that the judge cannot digest must not end a campaign
         return Trial(lines, Verdict(), f"the judge failed: {type(error).__name__}: {error}", seconds, ours=True)
     seconds["judge"] = time.process_time() - started

@@ -115,7 +115,9 @@ def _expect_tail(case: Case, policy: Policy, window: Window, hashed: int) -> Non
         position = tails.full_tail(policy, spec, state.prompt, case.setup.hash_block, hashed)
         if position > record.tokens:
             position = 0
-    elif record.tokens == state.mamba_tails[record.group] or _at_exact_junction(case, window):
+    elif record.tokens == state.mamba_tails[record.group] or tails.at_exact_junction(
+        case.split_setting, record.tokens, state.looked_up or 0, state.computed, state.prompt
+    ):
         position = record.tokens
     column = ceil_div(position, spec.block) - 1
     if position > 0 and column < len(table) and table[column]:
@@ -126,13 +128,9 @@ def _expect_saved(case: Case, policy: Policy, window: Window, position: int, col
     """A state that is saved inside the chunk, if it is kept: in its column, whatever that was to hold."""
     state, group = window.state, window.record.group
     spec = case.groups[group]
-    by_interval = position % spec.block == 0 and retention.keep(
-        spec, position // spec.block - 1, mask_alignment(case, policy), case.setup.retention, ()
-    )
-    # Before 0.32 an interval keeps them all.
-    retained = by_interval if policy.saved_kept == "prompt's own or retained" else case.setup.retention != 0
+    setting, alignment, interval = case.split_setting, mask_alignment(case, policy), case.setup.retention
     junction, tokens = state.looked_up or 0, window.record.tokens
-    kept = exports.keeps_saved(policy, case.split_setting, position, state.prompt, junction, tokens, retained)
+    kept = exports.keeps_saved(policy, setting, spec, position, state.prompt, junction, tokens, alignment, interval)
     table = state.tables[group]
     if kept and column < len(table):
         window.expected.add((position, table[column]))
@@ -147,17 +145,6 @@ def mamba_tails(case: Case, state: RequestState) -> list[int]:
         else 0
         for spec in case.groups
     ]
-
-
-def _at_exact_junction(case: Case, window: Window) -> bool:
-    """With the opt-in, a chunk that ends on a junction inside the prompt registers its state there."""
-    junction, tokens = window.state.looked_up or 0, window.record.tokens
-    return (
-        case.setup.exact_junction
-        and tokens == junction
-        and tokens % case.setup.hash_block == 0
-        and window.state.computed < tokens <= window.state.prompt
-    )
 
 
 def close_window(case: Case, window: Window) -> None:

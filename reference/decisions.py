@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from reference import admission, boundaries, holdings, lookup, retention, split
+from reference import admission, boundaries, exports, holdings, lookup, retention, split
 from reference.admission import Share
 from reference.geometry import Group
 from reference.holdings import Holding
@@ -97,6 +97,13 @@ class Decisions:
         if retention.keeps_all(group):
             return True
         return retention.keep(group, number, shape.mask_alignment, shape.retention, positions)
+
+    def keeps_saved(self, shape: Shape, group: Group, position: int, prompt: int, junction: int, tokens: int) -> bool:
+        """Whether a state that is saved inside a chunk enters the prefix cache; see ``exports.keeps_saved``."""
+        alignment, interval = shape.mask_alignment, shape.retention
+        return exports.keeps_saved(
+            shape.policy, shape.setting, group, position, prompt, junction, tokens, alignment, interval
+        )
 
     # The pool.
 

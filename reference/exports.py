@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from reference.arithmetic import ceil_div, floor_to
+from reference.geometry import Group
 from reference.policy import Policy
+from reference.retention import keep
 from reference.split import SplitSetting, saved_position, saves_inside
 
 Exports = Callable[[int, int], tuple[int, int] | None]
@@ -80,15 +82,25 @@ def saved_column(end: int, block: int) -> int:
 
 
 def keeps_saved(
-    policy: Policy, setting: SplitSetting, position: int, prompt: int, junction: int, tokens: int, retained: bool
+    policy: Policy,
+    setting: SplitSetting,
+    group: Group,
+    position: int,
+    prompt: int,
+    junction: int,
+    tokens: int,
+    alignment: int,
+    interval: int | None,
 ) -> bool:
     """Whether a state that was saved inside a chunk enters the cache, under its own position.
 
-    ``tokens``: how many the group may cache. ``retained``: the retention interval alone keeps the position. Where a
-    state is not kept its block leaves the cache.
+    ``tokens``: how many the group may cache. ``alignment``: the unit to which masks floor, ``interval``: the retention
+    interval, which before 0.32 keeps them all unless it is 0. Where a state is not kept its block leaves the cache.
     """
     if position == junction:
         return True
     if policy.saved_kept != "beyond the prompt" and position == saved_position(policy, setting, prompt):
         return True
-    return retained if policy.saved_kept == "prompt's own or retained" else retained or tokens >= prompt
+    if policy.saved_kept != "prompt's own or retained":
+        return interval != 0 or tokens >= prompt
+    return position % group.block == 0 and keep(group, position // group.block - 1, alignment, interval, ())

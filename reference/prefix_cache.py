@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from reference import holdings, lookup, tails
 from reference.arithmetic import ceil_div
 from reference.decisions import Decisions
-from reference.geometry import hashed_tokens
+from reference.geometry import Group, hashed_tokens
 from reference.listener import Listener
 from reference.pool import Pool
 from reference.request import Running
@@ -88,8 +88,13 @@ class PrefixCache:
         for number in range(len(self.shape.groups)):
             within = self._cacheable(number, tokens)
             self.listener.offered(running.request.name, number, within)
+            first = running.held[number].cached
             self._cache_blocks(running, number, within)
-            self._cache_tail(running, number, within)
+            if running.saved is not None and self.shape.groups[number].kind == "mamba":
+                self._cache_saved(running, number, within, *running.saved)
+            else:
+                self._cache_tail(running, number, within)
+            self._note_written(running, number, first)
 
     def _cacheable(self, number: int, tokens: int) -> int:
         """How many tokens one group may cache."""
@@ -114,34 +119,35 @@ class PrefixCache:
             if block != NULL_BLOCK and self.decisions.keeps(self.shape, group, column, positions, first):
                 self.pool.forget(block)
                 self._name(running, number, block, (column + 1) * group.block)
-            elif group.kind == "mamba" and self.pool.first_hash(block) is not None:
-                # Releases take the hash that a block had before for one of this step.
-                self.pool.named_this_step.add(self.pool.first_hash(block))
         running.held[number].cached = end
 
-    def _cache_tail(self, running: Running, number: int, tokens: int) -> None:
-        """The prompt's last hash boundary, inside a block."""
-        group, table, policy = self.shape.groups[number], running.tables[number], self.shape.policy
-        setting = self.shape.setting
-        if group.kind in ("swa", "chunked"):
+    def _note_written(self, running: Running, number: int, first: int) -> None:
+        """Releases take the hash that a state had before for one of this step, from the ``first`` new column on."""
+        if self.shape.groups[number].kind != "mamba":
             return
-        if group.kind == "full":
-            if group.block == setting.hash_block:
-                return
-            position = tails.full_tail(policy, group, running.request.prompt, setting.hash_block, self._hashed(running))
-            if position > tokens:
-                return
-        else:
-            position = tails.mamba_tail(
-                policy, group, running.request.prompt, setting.hash_block, setting.block_drop, setting.lookahead
-            )
-            if position != tokens:
-                return
+        for block in running.tables[number][first : running.held[number].cached]:
+            if self.pool.first_hash(block) is not None:
+                self.pool.named_this_step.add(self.pool.first_hash(block))
+
+    def _cache_saved(self, running: Running, number: int, tokens: int, position: int, column: int) -> None:
+        """A state that is saved inside the chunk, if it is kept: in its column, whatever that was to hold."""
+        shape, prompt, junction = self.shape, running.request.prompt, running.junction
+        block = running.tables[number][column]
+        if not self.decisions.keeps_saved(shape, shape.groups[number], position, prompt, junction, tokens):
+            self.pool.forget(block)
+        elif self.pool.position(block) != position:
+            self.pool.forget(block)
+            self._name(running, number, block, position)
+
+    def _cache_tail(self, running: Running, number: int, tokens: int) -> None:
+        """A position inside a block: the prompt's last hash boundary, or its exact junction."""
+        group, table, policy = self.shape.groups[number], running.tables[number], self.shape.policy
+        position = self._tail(running, group, tokens)
         column = ceil_div(position, group.block) - 1
         if position == 0 or column >= len(table) or table[column] == NULL_BLOCK:
             return
         block = table[column]
-        digest = running.request.prefixes[position + setting.lookahead]
+        digest = running.request.prefixes[position + self.shape.setting.lookahead]
         if self.pool.named(number, block, digest):
             if group.kind == "mamba" and not policy.names_tail_once:
                 self.pool.named_this_step.add((number, digest))
@@ -154,6 +160,20 @@ class PrefixCache:
         self._name(running, number, block, position)
         if group.kind == "mamba" and position % group.block != 0:
             running.held[number].tail = column
+
+    def _tail(self, running: Running, group: Group, tokens: int) -> int:
+        """The position inside a block that enters the cache with the first ``tokens`` tokens; 0 for none."""
+        policy, setting, prompt = self.shape.policy, self.shape.setting, running.request.prompt
+        unit = setting.hash_block
+        if group.kind == "full" and group.block != unit:
+            position = tails.full_tail(policy, group, prompt, unit, self._hashed(running))
+            return position if position <= tokens else 0
+        if group.kind != "mamba":
+            return 0
+        if tails.at_exact_junction(setting, tokens, running.junction, running.computed, prompt):
+            return tokens
+        position = tails.mamba_tail(policy, group, prompt, unit, setting.block_drop, setting.lookahead)
+        return position if position == tokens else 0
 
     def _name(self, running: Running, number: int, block: int, position: int) -> None:
         digest = running.request.prefixes[position + self.shape.setting.lookahead]

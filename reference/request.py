@@ -37,7 +37,8 @@ class Running:
     compute. What these steps will give: ``sampling``, how many of them sample, so at least as many tokens;
     ``expected``, the tokens if all drafts are right. ``stay``: how often it was preempted. Per group: ``tables``;
     ``held``, what it holds; ``changed``, the first table entry that the listener does not know yet; ``delivered``, how
-    many entries the worker has.
+    many entries the worker has. ``saved``: the position and
+    the column of the state that is saved inside its last chunk, in each Mamba group (None: none is).
     """
 
     request: Request
@@ -55,6 +56,7 @@ class Running:
     held: list[Holding] = field(default_factory=list)
     changed: list[int] = field(default_factory=list)
     delivered: list[int] = field(default_factory=list)
+    saved: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self.start_over()
@@ -66,6 +68,7 @@ class Running:
         self.held = [Holding() for _ in range(self.groups)]
         self.changed = [UNCHANGED] * self.groups
         self.delivered = [0] * self.groups
+        self.saved = None
 
     @property
     def ends_in_flight(self) -> bool:

@@ -17,7 +17,8 @@ class Shape:
     ``blocks``: the pool's, block 0, the null block, among them. ``budget``: the most tokens of a step, ``sequences``:
     the most requests that run at once, ``long_prefill_threshold``: the most tokens that one request gets of a step (0:
     no limit). ``drafts``: draft tokens a step and request, hence spare Mamba blocks. ``caching``: the prefix cache is
-    on. ``retention``: the retention interval. ``by_priority``: whoever is most urgent goes first, else whoever came
+    on. ``saves``: Mamba groups reserve blocks for states that the backend saves inside a chunk. ``retention``: the
+    retention interval. ``by_priority``: whoever is most urgent goes first, else whoever came
     first. ``watermark_blocks``: kept free at admission while others run. ``reserves_full_sequence``: a request is
     admitted only if all its tokens fit. ``steps_unseen``: the steps that may be scheduled before the output of an
     earlier one is known. ``model_length``: the context length, which no request comes near.
@@ -33,6 +34,7 @@ class Shape:
     long_prefill_threshold: int = 0
     drafts: int = 0
     caching: bool = True
+    saves: bool = False
     retention: int | None = None
     by_priority: bool = False
     watermark_blocks: int = 0

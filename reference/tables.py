@@ -6,7 +6,9 @@ blocks of a hit are adopted, new ones are taken, full ones are offered to the pr
 
 from __future__ import annotations
 
-from reference import admission, holdings
+from dataclasses import replace
+
+from reference import admission, exports, holdings
 from reference.admission import Share
 from reference.decisions import Decisions
 from reference.holdings import Change
@@ -15,6 +17,7 @@ from reference.pool import Pool
 from reference.prefix_cache import Found, PrefixCache
 from reference.request import UNCHANGED, Running
 from reference.shape import Shape
+from reference.split import prefill_end
 from reference.worker import NULL_BLOCK
 
 
@@ -54,7 +57,8 @@ class Tables:
         shares = [self._offered(number, found) for number in range(len(self.shape.groups))]
         whole = None
         if self.shape.reserves_full_sequence:
-            whole = self._needed(shares, running.known, running.known, self.held_most)
+            of_all = self._saving(running, shares, found.hit, running.known)
+            whole = self._needed(of_all, running.known, running.known, self.held_most)
         return self._give(running, found, tokens, shares, whole, usable)
 
     def extend(self, running: Running, tokens: int) -> bool:
@@ -70,13 +74,15 @@ class Tables:
         hit = found.hit if found else 0
         start = running.computed + hit
         end = start + tokens
+        shares = self._saving(running, shares, start, end)
         needed = self._needed(shares, end, end + self.shape.drafts)
         waits = any(share.unwritten or share.copies_unwritten for share in shares)
         fits = self.decisions.admits_by_blocks(whole, needed, usable, self.decisions.waits_for(waits))
         if fits and found:
             self._adopt(running, found)
         if fits:
-            self._grow(running, found, end)
+            self._grow(running, found, end, shares)
+            self._note_saved(running, start, end, shares)
         self._settle(running)
         if fits:
             self.cache.offer(running, min(end, running.known))
@@ -99,6 +105,29 @@ class Tables:
             unwritten=unwritten and group.kind == "mamba",
             copies_unwritten=unwritten and copies,
         )
+
+    def _saving(self, running: Running, shares: list[Share], start: int, end: int) -> list[Share]:
+        """The shares, with the block that a Mamba group reserves for a state saved inside the tokens up to ``end``."""
+        shape = self.shape
+        if not shape.saves:
+            return shares
+        block = shape.setting.grid  # all Mamba groups have one block size, and it is the split's grid
+        finish = prefill_end(running.request.prompt, running.known)
+        if not exports.reserves(shape.policy, shape.setting, block, start, end, finish, shape.retention):
+            return shares
+        column = exports.saved_column(end, block)
+        return [
+            replace(share, saves=group.kind == "mamba" and holdings.is_open(shape.policy, held, column, shape.drafts))
+            for group, held, share in zip(shape.groups, running.held, shares, strict=True)
+        ]
+
+    def _note_saved(self, running: Running, start: int, end: int, shares: list[Share]) -> None:
+        """Remember the state that is saved inside a chunk, if its position is known when it is planned."""
+        running.saved = None
+        if any(share.saves for share in shares):
+            shape, finish = self.shape, prefill_end(running.request.prompt, running.known)
+            block, interval = shape.setting.grid, shape.retention
+            running.saved = exports.reserved(shape.policy, shape.setting, block, start, end, finish, interval)
 
     def _needed(self, shares: list[Share], end: int, slots: int, most: list[int | None] | None = None) -> int:
         """Free blocks used up by tokens up to ``end``; see ``admission.used_up``."""
@@ -129,7 +158,7 @@ class Tables:
                     del held.blocks[column]
                 self._change(running, number, dict.fromkeys(columns, NULL_BLOCK))
 
-    def _grow(self, running: Running, found: Found | None, end: int) -> None:
+    def _grow(self, running: Running, found: Found | None, end: int, shares: list[Share]) -> None:
         """New blocks, group by group, and the copies of blocks that are shared or whose hash must stay.
 
         A hit that ended inside a block goes on in a copy of its own. A state inside a block that is in the cache, and
@@ -143,7 +172,8 @@ class Tables:
             if found and table and found.hit % group.block != 0:
                 inside = found.hit // group.block
             source = table[inside] if inside >= 0 else table[tail] if tail >= 0 else NULL_BLOCK
-            change, copy = holdings.grow(self.shape.policy, group, held, end, slots, spare, inside, self.pool.take)
+            saves, take = shares[number].saves, self.pool.take
+            change, copy = holdings.grow(self.shape.policy, group, held, end, slots, spare, inside, take, saves)
             if copy != NULL_BLOCK:
                 self.copies[number].append((source, copy))
                 if tail >= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from reference.arithmetic import floor_to
 from reference.geometry import Group
 from reference.policy import Policy
-from reference.split import resumable_position
+from reference.split import SplitSetting, resumable_position
 
 
 def full_tail(policy: Policy, group: Group, prompt: int, hash_block: int, hashed: int) -> int:
@@ -32,3 +32,12 @@ def mamba_tail(policy: Policy, group: Group, prompt: int, hash_block: int, block
     lowered = {"never": False, "group": group.drops, "coordinator": block_drop}[policy.mamba_tail_drop]
     position = max(floor_to(prompt, hash_block) - (hash_block if lowered else 0), 0)
     return position if position % group.block != 0 else 0
+
+
+def at_exact_junction(setting: SplitSetting, tokens: int, junction: int, computed: int, prompt: int) -> bool:
+    """Whether a Mamba group registers the state after ``tokens`` tokens for the junction that they end on.
+
+    With the opt-in, and in a chunk of the prompt: ``computed`` tokens were computed before it.
+    """
+    ends_there = setting.exact_junction and tokens == junction and tokens % setting.hash_block == 0
+    return ends_there and computed < tokens <= prompt

@@ -447,6 +447,27 @@ class _EveryOtherRun(Decisions):
         return next(islice(free, self.second and len(free) > 1, None))
 
 
+@_plant("sparse-group-never-cached", "M3", "a sliding-window or Mamba group is never told that it may cache anything")
+class _SparseGroupNeverCached(Decisions):
+    def cacheable(self, group: Group, tokens: int, scheduler_block: int, whole_units: bool) -> int:
+        return super().cacheable(group, tokens, scheduler_block, whole_units) if group.kind == "full" else 0
+
+
+# States that are saved inside a chunk.
+
+
+@_plant("saved-state-always-kept", "M3", "a state that is saved inside a chunk enters the cache whatever the retention")
+class _SavedStateAlwaysKept(Decisions):
+    def keeps_saved(self, shape: Shape, group: Group, position: int, prompt: int, junction: int, tokens: int) -> bool:
+        return True
+
+
+@_plant("saved-state-not-counted", "X2", "the block that is reserved for a state saved inside a chunk is not counted")
+class _SavedStateNotCounted(Decisions):
+    def counted(self, share: Share) -> Share:
+        return replace(share, saves=False)
+
+
 def open_planted(name: str, release: str = NEWEST_RELEASE) -> ReferenceEngine:
     """The reference engine with the fault called ``name``. Raises UnknownName, a ValueError, for another."""
     fault = FAULTS.get(name)
@@ -455,9 +476,3 @@ def open_planted(name: str, release: str = NEWEST_RELEASE) -> ReferenceEngine:
         hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(FAULTS)}"
         raise UnknownName(f"no planted fault {name!r}; {hint}")
     return ReferenceEngine(f"planted:{name}", release, fault.hook)
-
-
-@_plant("sparse-group-never-cached", "M3", "a sliding-window or Mamba group is never told that it may cache anything")
-class _SparseGroupNeverCached(Decisions):
-    def cacheable(self, group: Group, tokens: int, scheduler_block: int, whole_units: bool) -> int:
-        return super().cacheable(group, tokens, scheduler_block, whole_units) if group.kind == "full" else 0

@@ -19,13 +19,27 @@ def refusal(scenario: Scenario, policy: Policy) -> str:
     reasons = check(scenario)
     if reasons:
         return reasons[0]
-    if any(group.checkpoint for group in scenario.geometry.groups):
-        return "the reference engine saves no state inside a chunk"
-    if scenario.features.exact_junction:
-        return "the reference engine has no opt-in for exact junctions"
+    if reason := _unsaved(scenario.geometry, policy):
+        return reason
+    if scenario.features.exact_junction and policy.internal_checkpoint != "final chunk":
+        return f"{policy.release} has no opt-in for exact junctions"
     room = scenario.limits.room
     if room < _mamba_block(scenario.geometry) and not policy.allows_wide_blocks:
         return f"{policy.release} never advances inside a Mamba block, and a step has room for {room} tokens"
+    return ""
+
+
+def _unsaved(geometry: Geometry, policy: Policy) -> str:
+    """Why states that are to be saved inside a chunk would not be; empty when they are."""
+    units = {group.checkpoint for group in geometry.groups if group.kind == "mamba"}
+    if not any(units):
+        return ""
+    if len(units) > 1:
+        return "geometry.groups: Mamba groups save states in different units; give all of them the same checkpoint"
+    if policy.internal_checkpoint == "none":
+        return f"{policy.release} saves no state inside a chunk"
+    if policy.internal_checkpoint == "aligned start" and units != {1}:
+        return f"{policy.release} knows no unit for states that are saved inside a chunk; set checkpoint to 1"
     return ""
 
 
@@ -39,6 +53,9 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
     block = scheduler_block(group.block for group in groups)
     alignment = hit_alignment(geometry)
     partial = features.caching and hits_inside_blocks(geometry) and alignment == geometry.hash_block
+    unit = max(group.checkpoint for group in geometry.groups)
+    # Under EAGLE 0.29 reserves the blocks, and its split counts on nothing that is saved.
+    counts = not (drop and policy.internal_checkpoint == "aligned start")
     setting = SplitSetting(
         grid=_mamba_block(geometry) or block,
         hash_block=geometry.hash_block,
@@ -47,6 +64,8 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
         block_drop=drop,
         partial_hits=partial,
         lookahead=int(looks_ahead),
+        exact_junction=features.exact_junction and partial,
+        checkpoint_alignment=unit if counts else 0,
     )
     return Shape(
         policy,
@@ -59,6 +78,7 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
         long_prefill_threshold=limits.long_prefill_threshold,
         drafts=features.drafts,
         caching=features.caching,
+        saves=unit > 0,
         retention=features.retention,
         by_priority=features.policy == "priority",
         watermark_blocks=int(features.watermark * geometry.blocks),

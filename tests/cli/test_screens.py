@@ -310,7 +310,7 @@ def test_schema_describes_what_is_written(kvoracle: Kvoracle, document: str) -> 
         ("judge", "none.jsonl"),
         ("engines", "remove", "vllm==9.9.9"),
         ("engines", "check"),
-        ("fuzz", "--engine", "reference", "--only", "checkpoint"),
+        ("fuzz", "--engine", "reference", "--policy", "0.28.0", "--only", "checkpoint"),
         ("fuzz", "--engine", "reference", "--only", "eagle-flag", "--without", "eagle"),
         ("fuzz", "--engine", "reference", "--folder", "empty.json"),
         ("fuzz", "--engine", "reference", "--folder", "empty.json/x"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -23,6 +24,7 @@ from oracle import trace
 from oracle.judge import judge_lines
 from oracle.prefixes import Prefixes
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
+from oracle.verdict import Finding
 from reference import geometry
 from reference.policy import POLICIES
 from reference.rules import RULES
@@ -45,12 +47,24 @@ SHORT_RUN = Scenario(
 )
 """A run from block 0 that is shorter than the window, which random scenarios seldom have."""
 
+VECTORS = Path(__file__).parent.parent / "vectors"
+SAVED = [
+    msgspec.convert(json.loads((VECTORS / f"{name}.json").read_text())["scenario"], Scenario)
+    for name in ("passed-columns-counted-as-blocks", "state-saved-over-the-running-state")
+]
+"""Releases go wrong there, by what they save inside a chunk."""
+
 
 @cache
 def scenarios(seed: int = SEED, count: int = SCENARIOS) -> list[Scenario]:
     """Generated scenarios that the engine can run."""
-    drawn = (scenario_at(seed, index, without=("checkpoint",)) for index in range(count))
+    drawn = (scenario_at(seed, index) for index in range(count))
     return [scenario for scenario in drawn if not refusal(scenario, POLICIES[NEWEST])]
+
+
+def saves(scenario: Scenario) -> bool:
+    """Whether a state is saved inside a chunk."""
+    return any(group.checkpoint for group in scenario.geometry.groups)
 
 
 def small(**changes: object) -> Scenario:
@@ -80,6 +94,8 @@ def test_generated_scenarios_give_no_finding_and_reach_the_hard_cases() -> None:
         assert verdict.findings == []
         coverage.update(verdict.coverage)
         judged.update(verdict.judged)
+    assert sum(map(saves, scenarios())) > 30
+    assert sum(scenario.features.exact_junction for scenario in scenarios()) > 20
     for event in (
         "hit",
         "junction",
@@ -131,11 +147,20 @@ def test_what_a_policy_does_not_keep_is_seen_under_it(limit: Limit) -> None:
     # A limit that nothing falls under would hide the next fault of its kind.
     release = limit.last or NEWEST
     engine = open_reference(release)
-    for scenario in (SHORT_RUN, *scenarios(count=3000)):
+    for scenario in (SHORT_RUN, *SAVED, *scenarios(count=3000)):
         lines = engine.run(scenario).lines
-        if lines and any(limit.explains(finding, release) for finding in judge_lines(lines, release).findings):
+        findings = judge_lines(lines, release).findings if lines else []
+        if any(limit.explains(finding, release, saves(scenario)) for finding in findings):
             return
     pytest.fail("never seen")
+
+
+@pytest.mark.parametrize("limit", [limit for limit in LIMITS if limit.saving], ids=lambda limit: limit.rules[0])
+def test_what_is_about_saved_states_is_allowed_where_there_are_any(limit: Limit) -> None:
+    finding = Finding(limit.rules[0], limit.decision, limit.part, 1, 1, "")
+    release = limit.last or NEWEST
+    assert limit.explains(finding, release, saves=True)
+    assert not limit.explains(finding, release, saves=False)
 
 
 def test_a_stored_trace_is_allowed_what_its_policy_does_not_keep(tmp_path: Path) -> None:
@@ -204,7 +229,7 @@ def fold(
 def test_every_read_finds_its_content() -> None:
     """The ghost alone, without the judge."""
     engine = open_reference()
-    for scenario in scenarios()[:300]:
+    for scenario in filter(lambda one: not saves(one), scenarios()[:300]):
         prefixes, ids = Prefixes(), {}
         for request in scenario.requests():
             ids[request.id] = prefixes.of_prompt(request.prompt)
@@ -253,8 +278,26 @@ def test_the_header_names_engine_and_release() -> None:
     [
         (
             small(geometry=Geometry((Group("full", 4), Group("mamba", 4, checkpoint=1)), 4, 40)),
+            "0.28.0",
+            "0.28.0 saves no state inside a chunk",
+        ),
+        (
+            small(geometry=Geometry((Group("full", 4), Group("mamba", 4, checkpoint=4)), 4, 40)),
+            "0.29.0",
+            "0.29.0 knows no unit for states that are saved inside a chunk; set checkpoint to 1",
+        ),
+        (
+            small(geometry=Geometry((Group("mamba", 4, checkpoint=4), Group("mamba", 4)), 4, 40)),
             NEWEST,
-            "saves no state inside a chunk",
+            "Mamba groups save states in different units; give all of them the same checkpoint",
+        ),
+        (
+            small(
+                geometry=Geometry((Group("full", 4), Group("mamba", 4)), 2, 40),
+                features=Features(drafts=1, partial_hits=True, exact_junction=True),
+            ),
+            "0.29.0",
+            "0.29.0 has no opt-in for exact junctions",
         ),
         (small(limits=Limits(3, 2)), "0.26.0", "never advances inside a Mamba block"),
         (

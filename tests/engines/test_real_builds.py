@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fuzz.engines.conforming import ReferenceEngine, open_reference
 from fuzz.engines.open import Prepared, open_prepared, prepare_engine
 from fuzz.engines.process import VllmEngine
 from fuzz.generator import scenario_at
@@ -20,6 +21,7 @@ from fuzz.refusals import refused_by
 from fuzz.smoke import smoke
 from fuzz.supported import withheld
 from fuzz.trial import try_scenario
+from oracle.compare import first_difference, outcome_of
 from oracle.judge import judge_lines
 from oracle.scenario import Scenario
 from oracle.trace import header_decoder
@@ -149,6 +151,32 @@ def test_a_state_saved_inside_a_chunk_moves_the_split_as_the_policy_says() -> No
     assert sum(trial.verdict.judged.get("M1", 0) for trial in trials) > 1000
     blind = [judge_lines(without_saved_states(trial.lines), "0.33.0", frozenset({"M1"})) for trial in trials]
     assert any(verdict.findings for verdict in blind)
+
+
+def test_where_states_are_saved_the_reference_engine_decides_as_the_release() -> None:
+    """Every decision of both, in scenarios without drafts: with them a resumed request begins otherwise."""
+    only = ("mamba", "checkpoint", "retention-zero", "shared-prefix", "small-pool")
+    drawn = [scenario_at(5, index, only=only) for index in range(80)]
+    reference = open_reference("0.33.0")
+    engine = open_prepared(prepare_engine("vllm==0.33.0"))
+    try:
+        outcomes = [[outcome_of(one, build.run(one).lines, ()) for build in (reference, engine)] for one in drawn]
+    finally:
+        engine.close()
+    assert [index for index, pair in enumerate(outcomes) if first_difference(*pair) is not None] == []
+    saving = [scenario for scenario in drawn if any(group.checkpoint for group in scenario.geometry.groups)]
+    assert len(saving) > 40
+    assert any(
+        first_difference(outcome_of(one, unsaved(reference, one), ()), pair[1])
+        for one, pair in zip(drawn, outcomes, strict=True)
+    )
+
+
+def unsaved(reference: ReferenceEngine, scenario: Scenario) -> list[bytes]:
+    """What the reference engine does if no state is saved inside a chunk."""
+    groups = tuple(msgspec.structs.replace(group, checkpoint=0) for group in scenario.geometry.groups)
+    geometry = msgspec.structs.replace(scenario.geometry, groups=groups)
+    return reference.run(msgspec.structs.replace(scenario, geometry=geometry)).lines
 
 
 def without_saved_states(lines: list[bytes]) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reference.exports import exporter, keeps_saved, last_boundary, reserved, reserves
+from reference.geometry import Group
 from reference.policy import POLICIES
 from reference.split import SplitSetting
 
@@ -74,14 +75,18 @@ def test_under_interval_0_later_releases_reserve_for_the_last_chunk_only() -> No
 def test_which_saved_states_are_kept(release: str, own: bool, beyond: bool, short: bool) -> None:
     """The prompt's own position in a short call, another one beyond the prompt, another one short of it."""
 
-    def kept(position: int, tokens: int, junction: int = 0, retained: bool = False) -> bool:
-        return keeps_saved(POLICIES[release], FINE, position, 13, junction, tokens, retained)
+    def kept(position: int, tokens: int, junction: int = 0, interval: int | None = 0) -> bool:
+        return keeps_saved(POLICIES[release], FINE, Group("mamba", 4), position, 13, junction, tokens, 4, interval)
 
     assert kept(12, 8) == own
     assert kept(10, 13) == beyond
     assert kept(10, 8) == short
     assert kept(10, 8, junction=10)
-    assert kept(10, 8, retained=True)
+    for interval in (None, 8):
+        assert kept(8, 8, interval=interval)
+        # What is no end of a block is kept by an interval before 0.32 only.
+        assert kept(10, 8, interval=interval) == (release != "0.32.0")
+    assert kept(4, 8, interval=8) == (release != "0.32.0")
 
 
 @pytest.mark.parametrize(
