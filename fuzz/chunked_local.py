@@ -8,13 +8,13 @@ from fuzz.draw import Draw
 from fuzz.swarm import Swarm
 from oracle.geometry import hit_alignment, hits_inside_blocks, keeps_all
 from oracle.scenario import Group, Scenario
-from oracle.validate import blocks_needed
+from oracle.validate import MAX_GROUPS, blocks_needed
 
 _CHUNK_BLOCKS = (2, 3, 1, 4, 6)
 
 
 def with_chunked_local(draw: Draw, swarm: Swarm, scenario: Scenario) -> Scenario:
-    """The scenario with a chunked-local group more, or in place of its sliding window.
+    """The scenario with a chunked-local group more, or in place of its sliding window, seldom with two of two sizes.
 
     Drawn after all the rest: a scenario that does not get one is what it would be without the feature. The pool grows
     by what the longest request may hold more.
@@ -24,9 +24,12 @@ def with_chunked_local(draw: Draw, swarm: Swarm, scenario: Scenario) -> Scenario
     old = scenario.geometry.groups
     block = hit_alignment(scenario.geometry)
     new = Group("chunked", block, attention_chunk=block * draw.choice(_CHUNK_BLOCKS))
+    other = Group("chunked", block, attention_chunk=block * draw.choice(_CHUNK_BLOCKS))
     replaces = "together" not in swarm and {group.block for group in old} == {block} and draw.chance(50)
     window = next((group for group in old if group.kind == "swa" and not group.eagle), None) if replaces else None
-    return _refitted(scenario, (*(group for group in old if group is not window), new))
+    left = [group for group in old if group is not window]
+    two = len(left) + 2 <= MAX_GROUPS and other.attention_chunk != new.attention_chunk and draw.chance(20)
+    return _refitted(scenario, (*left, new, other) if two else (*left, new))
 
 
 def _can_have_one(swarm: Swarm, scenario: Scenario) -> bool:

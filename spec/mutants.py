@@ -85,7 +85,7 @@ MASK_DOMAINS = (
     *(("mask", "16 in 64", features.name) for features in MASK_FEATURES),
     *(("mask", "16 by 4", features.name) for features in MASK_FEATURES if features.kind == "mamba"),
 )
-BOUNDARY_DOMAINS = (("boundaries", "4 in 8", ""), ("boundaries", "16 in 64", ""))
+BOUNDARY_DOMAINS = tuple(("boundaries", sizes, "") for sizes in ("4 in 4", "4 in 8", "16 in 64"))
 DOMAINS = (*SPLIT_DOMAINS, *BOUNDARY_DOMAINS, *MASK_DOMAINS)
 """Subject, sizes and features, all under the newest policy."""
 

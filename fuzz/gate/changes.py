@@ -188,7 +188,7 @@ def _moved(changes: Sequence[Change], old: _Side, new: _Side) -> set[tuple[str, 
 # --- what the differences decide ---------------------------------------------------------------------
 
 
-DecisionPoint = Literal["split", "lookup", "masks", "commit", "tails", "schedule", "allocate", "pool"]
+DecisionPoint = Literal["split", "lookup", "masks", "commit", "tails", "schedule", "allocate", "pool", "chunked-local"]
 
 _BY_NAME: tuple[tuple[str, DecisionPoint], ...] = (
     (r"aligned_split|prefill_checkpoint|reserve_prefill_lookahead", "split"),
@@ -200,6 +200,7 @@ _BY_NAME: tuple[tuple[str, DecisionPoint], ...] = (
     (r"cache_blocks|full_blocks|cacheable|insert_block_hash|hash_block|hasher|update_block_hashes", "commit"),
     (r"partial|tail|cow|copies|move_block_hashes|internal_checkpoint|truncate", "tails"),
     (r"allocat|required_blocks|skipped|remove_blocks|blocks_in_range|admission|reserved_blocks|relocate", "allocate"),
+    (r"ChunkedLocal", "chunked-local"),
     (r"free_block|evict|touch|get_new_blocks|unpin|free$|for_free|BlockQueue|BlockPool\.|HashToBlock", "pool"),
     (r"Scheduler\.(schedule|update_|_preempt|add_|finish_|_free_request|_handle_)|RequestQueue|check_stop", "schedule"),
 )

@@ -20,6 +20,7 @@ NEEDED: dict[str, tuple[tuple[str, ...], ...]] = {
     "schedule": (("mamba",), ("tiny-budget", "threshold")),
     "allocate": (("small-pool", "watermark"),),
     "pool": (("small-pool",),),
+    "chunked-local": (("chunked-local",), ("shared-prefix", "repeat")),
 }
 """By decision point: of each row one feature at least, so that a scenario can bear on it."""
 

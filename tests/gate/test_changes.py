@@ -180,6 +180,11 @@ def test_sources_that_cannot_be_compared_are_told_in_one_line(tmp_path: Path) ->
         ("v1/core/single_type_kv_cache_manager.py", "MambaManager._cache_partial_tail_block", {"tails"}),
         ("v1/core/single_type_kv_cache_manager.py", "MambaManager.allocate_new_blocks", {"allocate"}),
         ("v1/core/block_pool.py", "BlockPool.free_blocks", {"pool"}),
+        (
+            "v1/core/single_type_kv_cache_manager.py",
+            "ChunkedLocalAttentionManager.find_longest_cache_hit",
+            {"lookup", "chunked-local"},
+        ),
         (FILE, "Scheduler.schedule", {"schedule"}),
         ("v1/core/sched/request_queue.py", "FCFSRequestQueue.pop_request", {"schedule"}),
         # By their file.

@@ -60,6 +60,13 @@ def test_half_of_the_scenarios_bear_on_what_changed() -> None:
     assert not all(msgspec.json.encode(scenario) in contending for scenario in plain[1::2])
 
 
+def test_a_change_of_chunked_local_attention_is_tried_with_it() -> None:
+    steered = islice(generated(1, (), {"chunked-local"}, always_runs), 400)
+    plain = islice(generated(1, (), set(), always_runs), 400)
+    share, usual = (sum("chunked" in kinds(one) for one in made) / 400 for made in (steered, plain))
+    assert share > 1.5 * usual > 0
+
+
 def test_without_a_known_point_every_scenario_has_its_turn() -> None:
     assert list(islice(generated(7, (), set(), always_runs), 20)) == [scenario_at(7, index) for index in range(20)]
 

@@ -165,15 +165,19 @@ def test_without_chunked_local_attention_a_scenario_is_what_it_was() -> None:
 
 
 def test_a_chunked_local_group_stands_beside_what_was_there_or_in_the_place_of_a_window() -> None:
-    places = set()
+    places, sizes = set(), set()
     for index in range(0, 4000, 3):
         scenario, before = scenario_at(2, index), scenario_at(2, index, without=("chunked-local",))
         if "chunked" in kinds(scenario):
             gone = [kind for kind in kinds(before) if kind not in kinds(scenario)]
             places.add(tuple(gone))
+            local = {group.attention_chunk for group in groups(scenario) if group.kind == "chunked"}
+            assert len(local) == kinds(scenario).count("chunked")
+            sizes.add(len(local))
             assert scenario.steps == before.steps
             assert scenario.geometry.blocks - blocks_needed(scenario) == before.geometry.blocks - blocks_needed(before)
     assert places == {(), ("swa",)}
+    assert sizes == {1, 2}
 
 
 @pytest.mark.parametrize(("seed", "index"), [(-1, 0), (0, -1)])
