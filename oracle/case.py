@@ -10,7 +10,7 @@ from oracle.prefixes import Prefixes
 from oracle.trace import Header
 from oracle.verdict import Finding, Verdict
 from reference import geometry, split
-from reference.exports import Exports, exporter
+from reference.exports import Exports, Reservations, exporter
 from reference.policy import POLICIES, Policy
 from reference.rules import RULES
 from reference.worker import Memory
@@ -101,13 +101,15 @@ class Case:
         self.step = 0
         self.skips_lookup = frozenset(request.id for request in scenario.requests() if request.skips_lookup)
         self.mamba_blocks = tuple({group.block: None for group in self.groups if group.kind == "mamba"})
-        self.saves = bool(self.mamba_blocks) and self._saves()
+        self.reservations = self._reservations()
 
-    def _saves(self) -> bool:
-        """Whether blocks are reserved for states inside chunks: by 0.29 also under EAGLE, where its split uses none."""
-        used = self.setup.checkpoint_alignment > 0
-        saved = used or any(group.checkpoint for group in self.scenario.geometry.groups)
-        return saved and self.policy is not None and self.policy.internal_checkpoint != "none"
+    def _reservations(self) -> Reservations | None:
+        """Blocks that are reserved for states inside chunks: by 0.29 also under EAGLE, where its split uses none."""
+        saved = self.setup.checkpoint_alignment > 0 or any(group.checkpoint for group in self.scenario.geometry.groups)
+        if not saved or not self.mamba_blocks or self.policy is None or self.policy.internal_checkpoint == "none":
+            return None
+        # All Mamba groups have one block size.
+        return Reservations(self.policy, self.split_setting, self.mamba_blocks[0], self.setup.retention)
 
     def _exports(self) -> Exports | None:
         """What the worker saves inside a chunk, by the policy. All Mamba groups have one block size."""

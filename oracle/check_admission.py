@@ -7,6 +7,7 @@ from dataclasses import replace
 from oracle import trace
 from oracle.case import Case, RequestState
 from oracle.check_holdings import Hash, Holdings, Offer
+from oracle.check_retention import reserves_for_state
 from oracle.ledger import Ledger
 from reference.admission import Share, counted_for_nothing, held_most, refusal, used_up
 from reference.holdings import Change, passed_columns
@@ -119,9 +120,10 @@ class Admission:
     def _extend(self, holdings: Holdings, record: trace.Allocate, state: RequestState, free: int) -> list[Share]:
         """A running request asks for its next chunk, with so many blocks ``free``. Gives what its groups had."""
         changes, shares = holdings.give_back(state, record, self.in_flight.get(record.request, 0))
-        self._judge(record, state, shares, free, fresh=False)
+        slots = self._slots(record)
+        self._judge(record, state, shares, slots, free, fresh=False)
         if record.granted:
-            holdings.take(state, record, None, shares, changes, self._slots(record))
+            holdings.take(state, record, None, shares, changes, slots)
         else:
             holdings.settle(state, changes)
         return shares
@@ -130,21 +132,21 @@ class Admission:
         """A waiting request asks for its hit and its first chunk. Gives what its groups had."""
         kept_free = self.case.setup.watermark_blocks if holdings.by_request else 0
         shares = self._saving(state, offer.shares, record.computed, record.computed + record.tokens)
-        self._judge(record, state, shares, offer.free - kept_free, fresh=True)
+        slots = self._slots(record)
+        self._judge(record, state, shares, slots, offer.free - kept_free, fresh=True)
         changes: list[Change] = [{} for _ in self.case.groups]
         if record.granted:
-            holdings.take(state, record, offer, shares, changes, self._slots(record))
+            holdings.take(state, record, offer, shares, changes, slots)
         else:
             holdings.settle(state, changes)
         return shares
 
     def _saving(self, state: RequestState, shares: list[Share], start: int, end: int) -> list[Share]:
         """The shares of a waiting request, if a state is saved inside its tokens from ``start`` to ``end``."""
-        if self.holdings is None or not self.case.saves:
+        if not reserves_for_state(self.case, state, start, end):
             return shares
-        saves = self.holdings.reserves(state, start, end)
         pairs = zip(self.case.groups, shares, strict=True)
-        return [replace(share, saves=saves and group.kind == "mamba") for group, share in pairs]
+        return [replace(share, saves=group.kind == "mamba") for group, share in pairs]
 
     def _slots(self, record: trace.Allocate) -> int:
         """Token slots that attention needs, those for drafts to come included."""
@@ -158,15 +160,15 @@ class Admission:
         return used_up(self.case.policy, self.case.groups, shares, end, slots, spare, most)
 
     def _judge(
-        self, record: trace.Allocate, state: RequestState, shares: list[Share], usable: int, *, fresh: bool
+        self, record: trace.Allocate, state: RequestState, shares: list[Share], slots: int, usable: int, *, fresh: bool
     ) -> None:
         """M5: granted if and only if the blocks are there, by the count that the engine made.
 
-        ``fresh``: the request waits, so all its tokens may have to fit.
+        ``slots``: those that attention needs. ``fresh``: the request waits, so all its tokens may have to fit.
         """
         if not self.case.judged("M5"):
             return
-        for_chunk = self._needed(shares, record.computed + record.tokens, self._slots(record))
+        for_chunk = self._needed(shares, record.computed + record.tokens, slots)
         whole = fresh and self.case.scenario.features.reserve_full_sequence
         for_all = None
         if whole:

@@ -13,13 +13,12 @@ from typing import Any
 
 from oracle import trace
 from oracle.case import Case, RequestState
-from oracle.check_retention import saved_in
+from oracle.check_retention import reserves_for_state, saved_in
 from reference import exports
 from reference.admission import Share
 from reference.arithmetic import ceil_div
 from reference.holdings import Change, Holding, Take, adopt, give_back_passed, grow, is_open
 from reference.policy import Policy
-from reference.split import prefill_end
 from reference.worker import NULL_BLOCK
 
 Hash = tuple[int, int]
@@ -97,7 +96,7 @@ class Holdings:
         key = (record.request, record.group)
         if key in self.calls:
             self._register(state, record.group)
-        named, saved = False, saved_in(self.case, state, record.group) if self.case.saves else None
+        named, saved = False, saved_in(self.case, state, record.group)
         if saved is None and record.tokens == state.mamba_tails[record.group] and not self.policy.names_tail_once:
             column, table = ceil_div(record.tokens, group.block) - 1, state.tables[record.group]
             named = 0 <= column < len(table) and self.case.index.has(record.group, table[column], record.tokens)
@@ -127,13 +126,6 @@ class Holdings:
             request, expected = self.due.popleft()
             self._compare_freed(request, [expected], [], f"{request} went, with all that it held")
 
-    def reserves(self, state: RequestState, start: int, end: int) -> bool:
-        """Whether Mamba groups count on a block more for tokens up to ``end``, for a state that is saved before it."""
-        finish = prefill_end(state.prompt, state.known)
-        block = self.case.mamba_blocks[0]  # all Mamba groups have one block size
-        setting, interval = self.case.split_setting, self.case.setup.retention
-        return exports.reserves(self.policy, setting, block, start, end, finish, interval)
-
     def give_back(
         self, state: RequestState, record: trace.Allocate, in_flight: int
     ) -> tuple[list[Change], list[Share]]:
@@ -145,7 +137,7 @@ class Holdings:
         changes: list[Change] = []
         shares = []
         end, spare = record.computed + record.tokens, self.case.scenario.features.drafts
-        reserves = self.case.saves and self.reserves(state, record.computed, end)
+        reserves = reserves_for_state(self.case, state, record.computed, end)
         for group, holding in zip(self.case.groups, self.by_request[state.name], strict=True):
             change: Change = {}
             for columns in give_back_passed(self.policy, group, holding, max(record.computed - in_flight, 0)):
@@ -157,8 +149,9 @@ class Holdings:
                 saves = is_open(self.policy, holding, exports.saved_column(end, group.block), spare)
             shares.append(Share(holding.columns, copies=holding.tail >= 0, started=holding.started, saves=saves))
         freed, self.freed = self.freed, []
-        why = f"{state.name} has {record.computed} tokens computed, {in_flight} of them in flight"
-        self._compare_freed(state.name, calls, freed, why)
+        if calls or freed:
+            why = f"{state.name} has {record.computed} tokens computed, {in_flight} of them in flight"
+            self._compare_freed(state.name, calls, freed, why)
         return changes, shares
 
     def take(
@@ -219,14 +212,15 @@ class Holdings:
     def _changed_so(self, state: RequestState, number: int, change: Change, first: int | None) -> bool:
         """Whether a table changed by ``change``, and nowhere else from its ``first`` changed entry on."""
         table = state.tables[number]
-        if any(column >= len(table) or table[column] != block for column, block in change.items()):
-            return False
+        for column, block in change.items():
+            if column >= len(table) or table[column] != block:
+                return False
         if first is None:
             return True
         if self.case.groups[number].kind == "full":
             return first >= min(change, default=len(table))
         blocks = self.by_request[state.name][number].blocks
-        return all(table[column] == blocks.get(column, NULL_BLOCK) for column in range(first, len(table)))
+        return table[first:] == [blocks.get(column, NULL_BLOCK) for column in range(first, len(table))]
 
     def follow(self, state: RequestState) -> None:
         """A request got blocks in a way that is not modelled: go on from its tables."""
@@ -259,6 +253,8 @@ class Holdings:
 
     def _check_copies(self, record: trace.Step) -> None:
         """The step's copies are those that its allocations need, and both ends of each were held until now."""
+        if not (record.copies or self.freed or any(self.copies)):
+            return
         expected = tuple(copy for copies in self.copies for copy in copies)
         if self.case.judged("M4", len(expected)) and expected != record.copies:
             self._report(

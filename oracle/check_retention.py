@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from oracle.case import Case, RequestState
 from reference import boundaries, retention, rules
 from reference.arithmetic import floor_to
-from reference.exports import reserved
 from reference.geometry import Group
 from reference.policy import Policy
 from reference.serving import given_back
@@ -38,11 +37,16 @@ def boundary_list(case: Case, policy: Policy, state: RequestState, group: int) -
 
 def saved_in(case: Case, state: RequestState, group: int) -> tuple[int, int] | None:
     """The position and the column of a state that is saved inside the request's last chunk in a Mamba group."""
-    spec, setup = case.groups[group], case.setup
-    if setup.checkpoint_alignment == 0 or spec.kind != "mamba" or case.policy is None:
+    if case.reservations is None or case.groups[group].kind != "mamba":
         return None
-    finish = prefill_end(state.prompt, state.known)
-    return reserved(case.policy, case.split_setting, spec.block, *state.chunk, finish, setup.retention)
+    return case.reservations.saved(*state.chunk, prefill_end(state.prompt, state.known))
+
+
+def reserves_for_state(case: Case, state: RequestState, start: int, end: int) -> bool:
+    """Whether Mamba groups count on a block more for tokens up to ``end``, for a state that is saved before it."""
+    if case.reservations is None:
+        return False
+    return case.reservations.reserve(start, end, prefill_end(state.prompt, state.known))
 
 
 def check_new_blocks(

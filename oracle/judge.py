@@ -89,7 +89,7 @@ class Judge:
         if header.setup.checkpoint_alignment:
             for rule in (*COURSE, "C1", "C2", "R1", "U1", "U3", "X2") if case.policy is None else ():
                 reasons.setdefault(rule, "no policy: which states are saved inside a chunk is the release's")
-        if case.saves and header.setup.block_drop and not header.setup.checkpoint_alignment:
+        if case.reservations is not None and header.setup.block_drop and not header.setup.checkpoint_alignment:
             # 0.29 under EAGLE: its split counts on no saved state, and its cache reserves blocks for them all the same.
             for rule in ("C1", "C2"):
                 reasons.setdefault(

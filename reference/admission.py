@@ -16,7 +16,7 @@ from reference.geometry import Group
 from reference.policy import Policy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Share:
     """What one group has of a request before blocks are asked for.
 

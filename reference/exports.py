@@ -47,33 +47,35 @@ def last_boundary(block: int, start: int, end: int) -> tuple[int, int] | None:
     return (position, position // block - 1) if start < position < end else None
 
 
-def reserved(
-    policy: Policy, setting: SplitSetting, block: int, start: int, end: int, prefill_end: int, interval: int | None
-) -> tuple[int, int] | None:
-    """The position and the column for which a Mamba group reserves a block, to be filled inside the chunk.
+class Reservations:
+    """For which chunks Mamba groups reserve a block for a state that is saved inside, and which state that is.
 
-    ``interval``: the retention interval. Under interval 0 later releases reserve for the last chunk of a prefill only,
-    and the backend, which does not know that, saves all the same.
+    ``block``: theirs, in tokens; ``interval``: the retention interval. Under interval 0 later releases reserve for the
+    last chunk of a prefill only, and the backend, which does not know that, saves all the same.
     """
-    if policy.internal_checkpoint != "final chunk":
-        return None
-    if policy.reserves_for_last_chunk and interval == 0 and end < prefill_end:
-        return None
-    export = exporter(policy, setting, block, setting.hash_block)
-    return export(start, end) if export is not None else None
 
+    def __init__(self, policy: Policy, setting: SplitSetting, block: int, interval: int | None) -> None:
+        self._block = block
+        self._aligned_start = policy.internal_checkpoint == "aligned start"
+        self._last_only = policy.reserves_for_last_chunk and interval == 0
+        self._export = None if self._aligned_start else exporter(policy, setting, block, setting.hash_block)
 
-def reserves(
-    policy: Policy, setting: SplitSetting, block: int, start: int, end: int, prefill_end: int, interval: int | None
-) -> bool:
-    """Whether a Mamba group asks for a block more for a chunk, for a state that is to be saved inside it.
+    def saved(self, start: int, end: int, prefill_end: int) -> tuple[int, int] | None:
+        """The position and the column of the state that is to be saved inside a chunk, where that is known (not in
+        0.29)."""
+        if self._export is None or (self._last_only and end < prefill_end):
+            return None
+        return self._export(start, end)
 
-    By the chunk alone; whether the column is open is asked beside it (``holdings.is_open``). 0.29 asks under EAGLE,
-    too, where its split counts on nothing that is saved.
-    """
-    if policy.internal_checkpoint == "aligned start":
-        return start % block == 0 and end % block != 0 and end > block
-    return reserved(policy, setting, block, start, end, prefill_end, interval) is not None
+    def reserve(self, start: int, end: int, prefill_end: int) -> bool:
+        """Whether a block more is asked for.
+
+        By the chunk alone; whether the column is open is asked beside it (``holdings.is_open``). 0.29 asks under EAGLE,
+        too, where its split counts on nothing that is saved.
+        """
+        if self._aligned_start:
+            return start % self._block == 0 and end % self._block != 0 and end > self._block
+        return self.saved(start, end, prefill_end) is not None
 
 
 def saved_column(end: int, block: int) -> int:

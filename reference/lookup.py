@@ -98,7 +98,7 @@ def chunked_hit(present: Present, limit: int, group: Group) -> int:
     return hit
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class LookupGroup:
     """A group in a lookup. Groups of equal spec are one: ``present`` holds for all of them together."""
 

@@ -34,6 +34,8 @@ class Tables:
         self.pool = pool
         self.cache = cache
         self.held_most = admission.held_most(shape.groups, shape.budget, shape.steps_unseen, shape.model_length)
+        # All Mamba groups have one block size, and it is the split's grid.
+        self.reservations = exports.Reservations(shape.policy, shape.setting, shape.setting.grid, shape.retention)
         self.copies: list[list[tuple[int, int]]] = [[] for _ in shape.groups]
 
     # One step.
@@ -111,11 +113,10 @@ class Tables:
         shape = self.shape
         if not shape.saves:
             return shares
-        block = shape.setting.grid  # all Mamba groups have one block size, and it is the split's grid
         finish = prefill_end(running.request.prompt, running.known)
-        if not exports.reserves(shape.policy, shape.setting, block, start, end, finish, shape.retention):
+        if not self.reservations.reserve(start, end, finish):
             return shares
-        column = exports.saved_column(end, block)
+        column = exports.saved_column(end, shape.setting.grid)
         return [
             replace(share, saves=group.kind == "mamba" and holdings.is_open(shape.policy, held, column, shape.drafts))
             for group, held, share in zip(shape.groups, running.held, shares, strict=True)
@@ -125,9 +126,8 @@ class Tables:
         """Remember the state that is saved inside a chunk, if its position is known when it is planned."""
         running.saved = None
         if any(share.saves for share in shares):
-            shape, finish = self.shape, prefill_end(running.request.prompt, running.known)
-            block, interval = shape.setting.grid, shape.retention
-            running.saved = exports.reserved(shape.policy, shape.setting, block, start, end, finish, interval)
+            finish = prefill_end(running.request.prompt, running.known)
+            running.saved = self.reservations.saved(start, end, finish)
 
     def _needed(self, shares: list[Share], end: int, slots: int, most: list[int | None] | None = None) -> int:
         """Free blocks used up by tokens up to ``end``; see ``admission.used_up``."""

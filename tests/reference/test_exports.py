@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reference.exports import exporter, keeps_saved, last_boundary, reserved, reserves
+from reference.exports import Reservations, exporter, keeps_saved, last_boundary
 from reference.geometry import Group
 from reference.policy import POLICIES
 from reference.split import SplitSetting
@@ -61,11 +61,11 @@ def test_nothing_is_saved_where_no_backend_can() -> None:
 
 def test_under_interval_0_later_releases_reserve_for_the_last_chunk_only() -> None:
     for interval in (None, 4):
-        assert reserved(POLICIES["0.33.0"], FINE, 4, 0, 13, 40, interval) == (12, 2)
-    assert reserved(POLICIES["0.33.0"], FINE, 4, 0, 13, 40, 0) is None
-    assert reserved(POLICIES["0.33.0"], FINE, 4, 0, 13, 13, 0) == (12, 2)
-    assert reserved(POLICIES["0.30.0"], FINE, 4, 0, 13, 40, 0) == (12, 2)
-    assert reserved(POLICIES["0.29.0"], FINE, 4, 0, 13, 13, 0) is None
+        assert Reservations(POLICIES["0.33.0"], FINE, 4, interval).saved(0, 13, 40) == (12, 2)
+    assert Reservations(POLICIES["0.33.0"], FINE, 4, 0).saved(0, 13, 40) is None
+    assert Reservations(POLICIES["0.33.0"], FINE, 4, 0).saved(0, 13, 13) == (12, 2)
+    assert Reservations(POLICIES["0.30.0"], FINE, 4, 0).saved(0, 13, 40) == (12, 2)
+    assert Reservations(POLICIES["0.29.0"], FINE, 4, 0).saved(0, 13, 13) is None
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_which_saved_states_are_kept(release: str, own: bool, beyond: bool, shor
     ],
 )
 def test_for_which_chunks_a_block_is_reserved(release: str, start: int, end: int, is_it: bool) -> None:
-    assert reserves(POLICIES[release], FINE, 4, start, end, 13, None) == is_it
+    assert Reservations(POLICIES[release], FINE, 4, None).reserve(start, end, 13) == is_it
 
 
 def test_0_29_reserves_under_eagle_where_its_split_counts_on_nothing_saved() -> None:
     unused = SplitSetting(4, 2, 4, 100, block_drop=True, partial_hits=True)
-    assert reserves(POLICIES["0.29.0"], unused, 4, 0, 13, 13, None)
-    assert not reserves(POLICIES["0.30.0"], unused, 4, 0, 13, 13, None)
+    assert Reservations(POLICIES["0.29.0"], unused, 4, None).reserve(0, 13, 13)
+    assert not Reservations(POLICIES["0.30.0"], unused, 4, None).reserve(0, 13, 13)
