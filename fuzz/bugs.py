@@ -22,8 +22,7 @@ class Bug:
 
     ``vectors``: scenarios that show it, or, with ``silent``, that were taken for it and are right on every release.
     ``decision``, ``part``: of findings that fuzzing alone takes for it, the decision ("": any) and what the class of
-    geometries contains ("!x": does not contain x). ``miss``: why no rule sees it yet, on the releases ``missed_on``,
-    which have it by their sources.
+    geometries contains ("!x": does not contain x).
     """
 
     name: str
@@ -33,8 +32,6 @@ class Bug:
     decision: str = ""
     part: str = ""
     silent: bool = False
-    miss: str = ""
-    missed_on: tuple[str, ...] = ()
 
     def is_it(self, finding: Finding) -> bool:
         """Whether a finding of a random scenario is taken for this bug."""
@@ -70,8 +67,8 @@ BUGS: tuple[Bug, ...] = (
         (53504, 57444),
         frozenset({"U3", "R6"}),
         ("eagle-resend-misses-inside-a-block",),
-        miss="U3 promises whole blocks only: that the partial tail was kept for the resend is not asked for",
-        missed_on=("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0"),
+        decision="tail",
+        part="/eagle",
     ),
     Bug(
         "window-diverges-in-last-unit",
@@ -127,12 +124,11 @@ class Recall(msgspec.Struct, frozen=True):
     judged: bool
     could_not_run: str = ""
 
-    def passed(self, bug: Bug) -> bool:
-        """Found where it is, judged and silent where it is not; a known miss may not be alarmed of elsewhere."""
+    @property
+    def passed(self) -> bool:
+        """Found where it is, judged and silent where it is not."""
         if self.could_not_run:
             return False
-        if bug.miss:
-            return not self.found or bool(self.present)
         return self.present is None or (self.judged and self.found == self.present)
 
 
@@ -160,7 +156,7 @@ def _recall(engine: Engine, release: str, bug: Bug, documents: list[Vector]) -> 
         elif trial.could_not_run:
             reasons.append(f"{one.name}: {trial.could_not_run}")
         else:
-            present = present or bool(bug.rules & set(rules)) or release in bug.missed_on
+            present = present or bool(bug.rules & set(rules))
             found = found or bool(trial.verdict.findings)
             judged = judged and any(trial.verdict.judged.values())
     ran = any(rules is not None for rules in documented)

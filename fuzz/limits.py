@@ -50,6 +50,9 @@ LIMITS: tuple[Limit, ...] = (
     Limit(("P2",), "step", "mamba", None, "a chunk that falls short of a block stops the scan of those that wait"),
     Limit(("R6",), "resend", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
     Limit(("U3",), "lookup", "/eagle", "0.29.0", "the list overlooks that EAGLE resumes a block lower (report 53504)"),
+    Limit(
+        ("U3",), "tail", "mamba", "0.31.0", "the tail leaves a resend no token to compute, or EAGLE none to resume at"
+    ),
     Limit(("U3",), "lookup", "mamba", "0.31.0", "the last cacheable position leaves a resend no token to compute"),
     Limit(
         ("P1",), "step", "mamba", "0.30.0", "columns that a chunk runs past count as blocks that it needs", saving=True

@@ -46,6 +46,7 @@ class Reuse:
     """Promises, from the lookup of the request that makes them to the eviction that ends them.
 
     ``made``: by request, what its prefill will have promised when it is over; only then does it hold for others.
+    ``lost``: prefixes that a block has lost the hash of just now, by group; it may be on its way to another block.
     """
 
     def __init__(self, case: Case) -> None:
@@ -54,6 +55,7 @@ class Reuse:
         self.promises: dict[Promise, None] = {}
         self.by_shared: dict[int, dict[int, list[Promise]]] = {}
         self.by_key: dict[tuple[int, int], list[Promise]] = {}
+        self.lost: set[tuple[int, int]] = set()
         # A block that is matched only to be given back must be whole: parts are found at their own lengths only.
         self.peek = max((group.block for group in case.groups if group.drops and group.kind != "mamba"), default=0)
         kinds = {group.kind for group in case.groups}
@@ -67,6 +69,7 @@ class Reuse:
         """
         if not self.watches:
             return
+        self._void_lost()
         if record.request not in self.case.skips_lookup:
             self._judge_all(record, state)
         self.leave(state.name)
@@ -91,6 +94,7 @@ class Reuse:
 
     def step(self, record: Step) -> None:
         """What prefills that this step ends have promised holds from here on."""
+        self._void_lost()
         if not self.made:
             return
         for item in record.scheduled:
@@ -108,12 +112,15 @@ class Reuse:
             self._drop(promise)
 
     def evict(self, entries: list[Entry]) -> None:
-        """Entries are gone: what needs them is promised no more, unless another block holds the same."""
-        for entry in entries:
-            key = (entry.group, entry.key)
-            if key in self.by_key and key not in self.case.index.by_key:
-                for promise in list(self.by_key[key]):
-                    self._drop(promise)
+        """Entries are gone, some of them on their way to a copy."""
+        self.lost.update((entry.group, entry.key) for entry in entries if (entry.group, entry.key) in self.by_key)
+
+    def _void_lost(self) -> None:
+        """What needs entries that no block holds is promised no more."""
+        for key in self.lost - self.case.index.by_key.keys():
+            for promise in list(self.by_key.get(key, ())):
+                self._drop(promise)
+        self.lost.clear()
 
     def held(self) -> Iterator[int]:
         """The prefixes that promises speak of."""
@@ -125,7 +132,7 @@ class Reuse:
 
     def reset(self) -> None:
         """The cache is empty."""
-        for table in (self.made, self.promises, self.by_shared, self.by_key):
+        for table in (self.made, self.promises, self.by_shared, self.by_key, self.lost):
             table.clear()
 
     def _promises(self, record: Lookup, state: RequestState, junction: int) -> Iterator[Promise]:
@@ -143,6 +150,9 @@ class Reuse:
         position = self._hit_position(resume_limit(self.case, limit, state.prompt))
         if record.hit <= position > 0:
             yield self._promise("U3", "lookup", state, position, state.prompt, whole=True)
+        inside = self._inside(limit, state.prompt)
+        if inside > position and record.hit <= inside:
+            yield self._promise("U3", "tail", state, inside, state.prompt, whole=True)
         lower = position - self.case.setup.scheduler_block
         if lower > 0 and self.local_alone and not self._skips(record.hit, lower):
             yield self._promise("U3", "divergence", state, lower, lower + beyond)
@@ -173,15 +183,31 @@ class Reuse:
         units = [*self.case.mamba_blocks, *(setup.alignment for group in self.case.groups if group.kind == "swa")]
         return position if all(floor_to(limit, unit) == position for unit in units) else 0
 
+    def _inside(self, limit: int, prompt: int) -> int:
+        """The last position up to ``limit`` at which an identical resend can resume, blocks or not, in tokens.
+
+        Full attention has the prompt's last hash boundary inside a block, and gives a unit of it back under the drop; a
+        prefill of Mamba stops there. Windows are kept for whole units only. How far a group looks is the policy's.
+        """
+        setup, groups = self.case.setup, self.case.groups
+        local = any(group.kind in ("swa", "chunked") for group in groups)
+        if not setup.partial_hits or local or self.case.policy is None:
+            return 0
+        end = floor_to(self.case.peek_end(limit, prompt), setup.alignment)
+        backs = [given_back(group, setup.alignment) for group in groups]
+        return floor_to(max(min(limit, end - max(backs)), 0), setup.alignment)
+
     def _needed(self, state: RequestState, position: int) -> frozenset[tuple[int, int]]:
         """The entries that a hit at ``position`` reads, those that are matched beyond it included."""
         lookahead = self.case.setup.lookahead_hash
         needed: set[tuple[int, int]] = set()
         for number, group in enumerate(self.case.groups):
-            end = ceil_div(position + given_back(group, self.case.setup.alignment), group.block)
-            first = _first_needed(group, position, end)
-            ends = [(block + 1) * group.block + lookahead for block in range(first, end)]
-            needed.update((number, state.ids[at]) for at in ends if at <= state.known + 1)
+            reach = position + given_back(group, self.case.setup.alignment)
+            end = ceil_div(reach, group.block)
+            ends = [(block + 1) * group.block for block in range(_first_needed(group, position, end), end)]
+            if reach % group.block and self.case.setup.partial_hits:
+                ends[-1] = reach  # a block's part has a hash of its own
+            needed.update((number, state.ids[at + lookahead]) for at in ends if at + lookahead <= state.known + 1)
         return frozenset(needed)
 
     def _drop(self, promise: Promise) -> None:

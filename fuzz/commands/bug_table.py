@@ -52,9 +52,8 @@ def _row(bug: Bug, results: list[Recall]) -> dict[str, Any]:
         "silent": [r.release for r in results if r.present is False and r.judged and not r.found],
         "not judged": [r.release for r in results if r.present is False and not r.judged],
         "refused": [r.release for r in results if r.present is None],
-        "wrong": [r.release for r in results if not r.passed(bug)],
+        "wrong": [r.release for r in results if not r.passed],
         "could_not_run": {r.release: r.could_not_run for r in results if r.could_not_run},
-        "miss": bug.miss,
         "alone": None,
     }
 
@@ -62,10 +61,10 @@ def _row(bug: Bug, results: list[Recall]) -> dict[str, Any]:
 def _alone(
     bug: Bug, row: dict[str, Any], engines: dict[str, Prepared], seconds: float, seed: int
 ) -> dict[str, Any] | None:
-    """How long fuzzing takes to find a bug without its vector, on the newest release that has it."""
+    """How long fuzzing takes to find a bug without its vector, on the newest release that has it; None for none."""
     present = [*row["found"], *row["missed"]]
-    if bug.silent or bug.miss or not present:
-        return None  # there is nothing to find, or no rule that would tell it from another fault
+    if bug.silent or not present:
+        return None
     release = max(present, key=SUPPORTED_RELEASES.index)
     took, scenarios = fuzz_alone(engines[release], bug, seconds, seed)
     return {"release": release, "seconds": took, "scenarios": scenarios}
@@ -73,15 +72,13 @@ def _alone(
 
 def _lines(row: dict[str, Any]) -> list[str]:
     """A row as text."""
-    word = "WRONG" if row["wrong"] else "missed" if row["missed"] else "ok"
+    word = "WRONG" if row["wrong"] else "ok"
     threads = f" ({', '.join(map(str, row['threads']))})" if row["threads"] else ""
     lines = [f"{word:<7}{row['bug']}{threads}, by {' '.join(row['rules'])}"]
     for head in ("found", "missed", "silent", "not judged", "refused"):
         if row[head]:
             lines.append(f"       {head:<10} {' '.join(row[head])}")
     lines += [f"       could not run on {release}: {why}" for release, why in row["could_not_run"].items()]
-    if row["missed"] and row["miss"]:
-        lines.append(f"       because    {row['miss']}")
     if alone := row["alone"]:
         took = "not found" if alone["seconds"] is None else f"found in {alone['seconds']:.0f} s"
         lines.append(f"       alone      {took} by fuzzing {alone['release']}, {alone['scenarios']:,} scenarios")

@@ -21,27 +21,15 @@ def test_bugs_name_rules_and_vectors_that_exist() -> None:
     for bug in BUGS:
         assert bug.rules <= RULES.keys()
         assert set(bug.vectors) <= names
-        assert bool(bug.miss) == bool(bug.missed_on)
-
-
-def test_at_most_one_bug_is_missed() -> None:
-    assert sum(bool(bug.miss) for bug in BUGS) <= 1
 
 
 @pytest.mark.parametrize(
     ("present", "found", "passes"), [(True, False, False), (False, True, False), (True, True, True)]
 )
 def test_what_is_not_as_documented_does_not_pass(present: bool, found: bool, passes: bool) -> None:
-    assert Recall(BUGS[0].name, "0.26.0", present, found, judged=True).passed(BUGS[0]) == passes
-    assert not Recall(BUGS[0].name, "0.26.0", present, found, judged=False).passed(BUGS[0])
-    assert not Recall(BUGS[0].name, "0.26.0", present, found, True, "the driver failed").passed(BUGS[0])
-
-
-def test_what_is_known_to_be_missed_may_only_not_be_alarmed_of() -> None:
-    missed = next(bug for bug in BUGS if bug.miss)
-    assert Recall(missed.name, "0.31.0", True, False, judged=False).passed(missed)
-    assert Recall(missed.name, "0.32.0", False, False, judged=False).passed(missed)
-    assert not Recall(missed.name, "0.32.0", False, True, judged=True).passed(missed)
+    assert Recall(BUGS[0].name, "0.26.0", present, found, judged=True).passed == passes
+    assert not Recall(BUGS[0].name, "0.26.0", present, found, judged=False).passed
+    assert not Recall(BUGS[0].name, "0.26.0", present, found, True, "the driver failed").passed
 
 
 @pytest.mark.parametrize("outcome", ["", "refused: it is too large", "the driver failed"])
@@ -50,8 +38,7 @@ def test_what_was_not_judged_does_not_pass(monkeypatch: pytest.MonkeyPatch, outc
         return Trial([], Verdict(), outcome)
 
     monkeypatch.setattr("fuzz.bugs.try_scenario", nothing)
-    results = [pair for pair in zip(recall(prepare_engine("reference")), BUGS, strict=True) if not pair[1].miss]
-    assert [result.bug for result, bug in results if result.passed(bug)] == []
+    assert [result.bug for result in recall(prepare_engine("reference")) if result.passed] == []
 
 
 @pytest.mark.engines
@@ -59,7 +46,7 @@ def test_what_was_not_judged_does_not_pass(monkeypatch: pytest.MonkeyPatch, outc
 def test_bugs_are_found_where_they_are(release: str) -> None:
     results = list(recall(prepare_engine(f"vllm=={release}")))
     assert [result.bug for result in results] == [bug.name for bug in BUGS]
-    assert [result.bug for result, bug in zip(results, BUGS, strict=True) if not result.passed(bug)] == []
+    assert [result.bug for result in results if not result.passed] == []
     assert sum(result.found for result in results) >= 4
     assert sum(result.present is False for result in results) >= 4
 

@@ -116,11 +116,14 @@ def test_the_poisoning_of_026_is_gone_in_027(opened: dict[str, tuple[Prepared, E
     assert run_tests(launch("vllm==0.27.1"), files) == dict.fromkeys(files, ("passed", ""))
 
 
+@pytest.mark.parametrize(
+    ("name", "rules"), [("eagle-resend-misses", ["R6", "U3"]), ("eagle-resend-misses-inside-a-block", ["U3"])]
+)
 def test_a_resend_that_misses_under_eagle_is_mended_since(
-    opened: dict[str, tuple[Prepared, Engine]], run_tests: RunTests
+    opened: dict[str, tuple[Prepared, Engine]], run_tests: RunTests, name: str, rules: list[str]
 ) -> None:
-    documents = findings(*on(opened, "vllm==0.26.0"), vector("bugs/eagle-resend-misses"))
-    assert sorted(documents) == ["R6", "U3"]
+    documents = findings(*on(opened, "vllm==0.26.0"), vector(f"bugs/{name}"))
+    assert sorted(documents) == rules
     files = {rule: upstream_test(document) for rule, document in documents.items()}
     faulty = run_tests(launch("vllm==0.26.0"), files)
     assert {rule: outcome for rule, (outcome, _) in faulty.items()} == dict.fromkeys(documents, "failure")

@@ -31,6 +31,13 @@ CHUNKS = Scenario(
     Limits(budget=32, sequences=4),
     (Step(0, add=(Request("r0", ("a:14",)),)), Step(6, add=(Request("r1", ("a:14",)),))),
 )
+INSIDE = Scenario(
+    Geometry((Group("full", 8), Group("mamba", 8)), 2, 40),
+    Limits(budget=32, sequences=4),
+    (Step(0, add=(Request("r0", ("a:8",)),)), Step(6, add=(Request("r1", ("a:8",)),))),
+    Features(retention=0, partial_hits=True),
+)
+"""The whole block leaves a resend no token to compute; a part of it is what it can hit."""
 SHORTER = msgspec.structs.replace(CHUNKS, steps=(CHUNKS.steps[0], Step(6, add=(Request("r1", ("a:8", "b:9")),))))
 
 
@@ -40,8 +47,8 @@ def recorded(scenario: Scenario) -> tuple[trace.Header, Records]:
     return trace.header_decoder.decode(lines[0]), records
 
 
-def judged(header: trace.Header, records: Records, rule: str) -> Verdict:
-    judge = Judge(header, "0.33.0", frozenset({rule}))
+def judged(header: trace.Header, records: Records, rule: str, release: str | None = "0.33.0") -> Verdict:
+    judge = Judge(header, release, frozenset({rule}))
     judge.feed_all(records)
     return judge.close()
 
@@ -59,7 +66,7 @@ def with_hit(records: Records, hit: int) -> Records:
 
 
 CASES = [("U1", "lookup", SIBLINGS, 16), ("U3", "lookup", RESENDS, 12), ("U3", "divergence", WINDOWS, 16)]
-CASES += [("U3", "lookup", CHUNKS, 12), ("U3", "divergence", SHORTER, 8)]
+CASES += [("U3", "lookup", CHUNKS, 12), ("U3", "divergence", SHORTER, 8), ("U3", "tail", INSIDE, 6)]
 
 
 @pytest.mark.parametrize(("rule", "decision", "scenario", "hit"), CASES)
@@ -80,8 +87,24 @@ def test_a_promise_is_void_once_a_block_that_it_needs_is_evicted(
     header, records = recorded(scenario)
     cut = with_hit(records, 0)
     commits = [record for record in cut if isinstance(record, trace.Commit)]
-    evictions = [trace.Evict(record.block) for record in commits if (record.group, record.position) == (0, 4)]
+    first = min(record.position for record in commits if record.group == 0)
+    evictions = [trace.Evict(record.block) for record in commits if (record.group, record.position) == (0, first)]
     assert judged(header, [*cut[:-1], *evictions, cut[-1]], rule).judged.get(rule, 0) == 0
+
+
+def test_what_is_kept_inside_a_block_is_the_policys_to_promise() -> None:
+    header, records = recorded(INSIDE)
+    assert judged(header, with_hit(records, 0), "U3", release=None).judged.get("U3", 0) == 0
+
+
+def test_a_state_that_moves_to_a_copy_is_promised_on_and_one_that_is_lost_is_not() -> None:
+    header, records = recorded(INSIDE)
+    cut = with_hit(records, 0)
+    commits = [index for index, record in enumerate(cut) if isinstance(record, trace.Commit)]
+    (copied,) = [index for index in commits if not cut[index].request]
+    assert isinstance(cut[copied - 1], trace.Evict)
+    assert judged(header, cut, "U3").findings != []
+    assert judged(header, [*cut[:copied], *cut[copied + 1 :]], "U3").judged.get("U3", 0) == 0
 
 
 def test_a_hit_in_a_later_attention_chunk_promises_nothing_of_the_one_before() -> None:
