@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reference.arithmetic import floor_to
+from reference.arithmetic import ceil_div, floor_to
 
 IDLE_STEPS_LIMIT = 40
 """P1: after so many steps in a row without any token, while a request waits or runs, the engine is stuck."""
@@ -126,6 +126,22 @@ def is_last_resumable(position: int, tokens: int, unit: int, drop: bool, left: i
 def is_prefill_end(end: int, prompt: int, known: int) -> bool:
     """S11. ``end``: where the prefill of a request with ``known`` tokens, ``prompt`` of them its prompt, ends."""
     return end >= prompt and end >= known - 1 and (end == prompt or end == known - 1)
+
+
+def saved_state_can_be_saved(
+    position: int, start: int, end: int, prefill_end: int, hash_block: int, unit: int, block: int
+) -> bool:
+    """S12. ``position``: whose state is to be saved in the chunk from ``start`` to ``end``, in the column before its
+    last; ``unit``: the backend's; ``block``: the Mamba block. All in tokens.
+    """
+    column = ceil_div(end, block) - 2
+    return (
+        end >= prefill_end
+        and start % hash_block == 0
+        and start + hash_block <= position < end
+        and (position - start) % unit == 0
+        and column * block >= start
+    )
 
 
 def exported_state_stands_in(start: int, granted: int, stops: Sequence[int], exported: int) -> bool:
@@ -391,14 +407,21 @@ CLAIMED_ONLY: dict[str, Rule] = {
         ),
         Rule(
             "S10",
-            "The last cacheable position and the partial tail are the last positions of their unit at which a request "
-            "over the same tokens can resume.",
+            "The last cacheable position, the partial tail and the position whose state is saved inside a chunk are "
+            "the last positions of their unit at which a request over the same tokens can resume.",
             is_last_resumable,
         ),
         Rule(
             "S11",
             "Prefill ends with the prompt, or one token before the newest, whichever is later.",
             is_prefill_end,
+        ),
+        Rule(
+            "S12",
+            "Where the split counts on a state that is saved inside a chunk, the backend can save it: the chunk ends "
+            "the prefill and starts on a hash boundary, the position lies at least a hash block and whole units of "
+            "the backend after the start and before the end, and the column for it has nothing from before the chunk.",
+            saved_state_can_be_saved,
         ),
         Rule(
             "R7",

@@ -56,7 +56,7 @@ FROM_INSIDE = (
 UNFLOORED = "0.29 does not floor the end of a chunk that starts on a block where the backend saves states inside it"
 
 REASONS: tuple[Reason, ...] = (
-    Reason(("S2", "S3", "S6", "S8", "S9", "U1.stop", "U1.floors"), WRONG_GRID, sizes="grid *"),
+    Reason(("S2", "S3", "S6", "S8", "S9", "S12", "U1.stop", "U1.floors"), WRONG_GRID, sizes="grid *"),
     Reason(
         ("S2", "S4"),
         "before 0.27 a chunk that ends beyond the last cacheable position is not floored to the grid; public "
@@ -105,6 +105,20 @@ REASONS: tuple[Reason, ...] = (
         "before 0.30 the partial tail is not lowered under the EAGLE drop",
         last="0.29.0",
         regime="EAGLE drop*",
+    ),
+    Reason(
+        ("S10.saved",),
+        "before 0.32 the position leaves a token to compute under the EAGLE drop, too, which gives a unit back anyway: "
+        "after a prompt of whole units it is a unit too low",
+        last="0.31.0",
+        regime="EAGLE drop*",
+    ),
+    Reason(
+        ("S10.saved",),
+        "before 0.32 the position is a hash boundary even where hits are granted in scheduler blocks: nobody resumes "
+        "there",
+        last="0.31.0",
+        regime="no drop*",
     ),
     Reason(
         ("U1.floors", "U1.stop"),

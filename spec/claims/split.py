@@ -1,4 +1,4 @@
-"""The claims about the split: S1 to S10, and the links of U1 that join it to the retention mask."""
+"""The claims about the split: S1 to S12, and the links of U1 that join it to the retention mask."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ Split = Callable[[Policy, SplitSetting, Any, Any, Any, Any, Any], Any]
 class SplitCase:
     """One call of the split and its result. Numbers in tokens, plain or symbolic.
 
-    ``grant``: what the same call gives for another number of tokens asked. ``last_of``, ``tail_of`` and
-    ``finish_of``: the reference's last cacheable position, partial tail and prefill end.
+    ``grant``: what the same call gives for another number of tokens asked. ``last_of``, ``tail_of``, ``finish_of`` and
+    ``saved_of``: the reference's last cacheable position, partial tail, prefill end, and the position whose state a
+    backend saves.
     """
 
     policy: Policy
@@ -49,6 +50,7 @@ class SplitCase:
     last_of: Callable[..., Any]
     tail_of: Callable[..., Any]
     finish_of: Callable[..., Any]
+    saved_of: Callable[..., Any]
 
 
 def run_split(policy: Policy, decide: Split | None, inputs: Inputs) -> SplitCase:
@@ -74,6 +76,7 @@ def run_split(policy: Policy, decide: Split | None, inputs: Inputs) -> SplitCase
         split.last_cacheable_position,
         split.partial_tail,
         split.prefill_end,
+        split.saved_position,
     )
 
 
@@ -178,7 +181,7 @@ def stands_in(case: SplitCase) -> Any:
     exported = 0
     end = case.start + case.asked
     if split.saves_inside(case.policy, case.setting, case.start, end, finish_of(case)):
-        exported = split.saved_position(case.policy, case.setting, finish_of(case))
+        exported = saved_of(case)
     return rules.exported_state_stands_in(
         case.start, case.granted, replaceable_stops(case), exported
     ) and rules.chunk_crosses_no_stop(case.start, case.granted, [junction_stop_of(case)])
@@ -241,6 +244,29 @@ def tail_is_resumable(case: SplitCase) -> Any:
     tail = case.tail_of(case.policy, case.setting, case.prompt)
     return rules.is_last_resumable(
         tail, case.prompt, case.setting.hash_block, case.setting.block_drop, left_to_compute(case)
+    )
+
+
+def saved_of(case: SplitCase) -> Any:
+    """The position whose state the backend saves in the last chunk of the prefill."""
+    return case.saved_of(case.policy, case.setting, finish_of(case))
+
+
+def saved_is_resumable(case: SplitCase) -> Any:
+    unit, drop = hit_unit(case.setting), case.setting.block_drop
+    return rules.is_last_resumable(saved_of(case), finish_of(case), unit, drop, left_to_compute(case))
+
+
+def can_be_saved(case: SplitCase) -> Any:
+    setting = case.setting
+    return rules.saved_state_can_be_saved(
+        saved_of(case),
+        case.start,
+        case.start + case.asked,
+        finish_of(case),
+        setting.hash_block,
+        setting.checkpoint_alignment,
+        case.mamba_block,
     )
 
 
@@ -377,6 +403,10 @@ def last_is_positive(case: SplitCase) -> Any:
     return case.last_of(case.policy, case.setting, case.known) > 0
 
 
+def saved_is_positive(case: SplitCase) -> Any:
+    return saved_of(case) > 0
+
+
 def tail_is_positive(case: SplitCase) -> Any:
     return case.tail_of(case.policy, case.setting, case.prompt) > 0
 
@@ -422,6 +452,7 @@ def overlooks_positions(case: SplitCase) -> SplitCase:
         case,
         last_of=lambda policy, setting, known: floor_to(known, setting.grid) + setting.grid,
         tail_of=lambda policy, setting, prompt: prompt,
+        saved_of=lambda policy, setting, finish: finish,
     )
 
 
@@ -549,6 +580,15 @@ CLAIMS: tuple[Claim, ...] = (
         applies=tails_without_checkpoints,
     ),
     Claim(
+        "S10.saved",
+        "S10",
+        saved_is_resumable,
+        saved_is_positive,
+        "there is a position to save",
+        POSITIONS_TOO_HIGH,
+        applies=checkpoints_of_a_position,
+    ),
+    Claim(
         "S10.off",
         "S10",
         has_no_tail,
@@ -559,6 +599,17 @@ CLAIMS: tuple[Claim, ...] = (
         applies=tails_switched_off,
     ),
     Claim("S11", "S11", end_of_prefill, is_stopped, "a chunk is cut short", LATER_END),
+    Claim(
+        "S12",
+        "S12",
+        can_be_saved,
+        saves_and_passes,
+        "a chunk saves its state inside",
+        POSITIONS_TOO_HIGH,
+        premise=saves_and_passes,
+        premise_text="the split counts on a state that is saved inside the chunk",
+        applies=checkpoints_of_a_position,
+    ),
     Claim(
         "U1.stop",
         "U1",
