@@ -542,15 +542,19 @@ def _groups(call: SplitCall) -> Iterator[tuple[Group, ...]]:
     The split's grid is the smallest block of all groups, the scheduler block their least common multiple.
     """
     grid, wide = call.grid, call.scheduler_block
+
+    def states(block: int) -> Group:
+        return Group("mamba", block, checkpoint=call.checkpoint_alignment)
+
     for mamba, full in dict.fromkeys(((grid, grid), (grid, wide), (wide, grid))):
-        yield (Group("full", full), Group("mamba", mamba))
+        yield (Group("full", full), states(mamba))
     others = [block for block in range(grid + 1, wide) if math.lcm(grid, block) == wide]
     for mamba, full in [pair for block in others for pair in ((grid, block), (block, grid))]:
-        yield (Group("full", full), Group("mamba", mamba))
+        yield (Group("full", full), states(mamba))
     for mamba, full in dict.fromkeys(((grid, wide), (grid, grid), (wide, grid))):
-        yield (Group("full", full), Group("mamba", mamba), Group("swa", grid, 2 * grid))
+        yield (Group("full", full), states(mamba), Group("swa", grid, 2 * grid))
     if grid == wide:
-        yield (Group("mamba", grid),)
+        yield (states(grid),)
 
 
 def _scenario(shape: _Shape, limits: Limits, steps: tuple[Step, ...], spare: int | None = None) -> Scenario:

@@ -109,6 +109,17 @@ def test_a_chunk_that_ends_inside_a_block_is_confirmed(oldest: Engine, hash_bloc
     assert [finding.decision for finding in found[:1]] == ["split"]
 
 
+def test_a_chunk_that_saves_its_state_inside_is_confirmed(newest: Engine) -> None:
+    sizes = replace(PLAIN, grid=16, hash_block=4, scheduler_block=16, room=32, block_drop=False, partial_hits=True)
+    stopped = answered(replace(sizes, asked=20, prompt=20, known=20), "0.33.0")
+    call = answered(replace(stopped, checkpoint_alignment=1), "0.33.0")
+    assert stopped.granted < call.granted
+    confirmed = confirm(newest, "S3i", call, 10)
+    assert (confirmed.status, confirmed.exact) == ("confirmed on engine", True), confirmed.reason
+    assert confirmed.scenario is not None
+    assert makes_the_call(newest, confirmed.scenario, call)
+
+
 def test_the_same_fault_with_other_numbers_is_confirmed_as_such(oldest: Engine) -> None:
     """A junction lies on a block boundary, so the very call is never made; its like without one is."""
     call = answered(replace(PLAIN, start=1, asked=3, junction=6), "0.26.0")
