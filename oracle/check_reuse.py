@@ -167,7 +167,7 @@ class Reuse:
     def _promise(
         self, rule: str, decision: str, state: RequestState, position: int, shared: int, *, whole: bool = False
     ) -> Promise:
-        needed = self._needed(state, position)
+        needed = self._needed(state, position, in_parts=decision == "tail")
         return Promise(rule, decision, state.name, position, shared, state.ids[shared], whole, needed)
 
     def _hit_position(self, limit: int) -> int:
@@ -197,16 +197,19 @@ class Reuse:
         backs = [given_back(group, setup.alignment) for group in groups]
         return floor_to(max(min(limit, end - max(backs)), 0), setup.alignment)
 
-    def _needed(self, state: RequestState, position: int) -> frozenset[tuple[int, int]]:
-        """The entries that a hit at ``position`` reads, those that are matched beyond it included."""
+    def _needed(self, state: RequestState, position: int, *, in_parts: bool) -> frozenset[tuple[int, int]]:
+        """The entries that a hit at ``position`` reads, those that are matched beyond it included.
+
+        ``in_parts``: of the last block only a part, which has a hash of its own; else that block must be whole.
+        """
         lookahead = self.case.setup.lookahead_hash
         needed: set[tuple[int, int]] = set()
         for number, group in enumerate(self.case.groups):
             reach = position + given_back(group, self.case.setup.alignment)
             end = ceil_div(reach, group.block)
             ends = [(block + 1) * group.block for block in range(_first_needed(group, position, end), end)]
-            if reach % group.block and self.case.setup.partial_hits:
-                ends[-1] = reach  # a block's part has a hash of its own
+            if in_parts and reach % group.block:
+                ends[-1] = reach
             needed.update((number, state.ids[at + lookahead]) for at in ends if at + lookahead <= state.known + 1)
         return frozenset(needed)
 
