@@ -117,9 +117,10 @@ class Reuse:
 
     def _void_lost(self) -> None:
         """What needs entries that no block holds is promised no more."""
-        for key in self.lost - self.case.index.by_key.keys():
-            for promise in list(self.by_key.get(key, ())):
-                self._drop(promise)
+        for key in self.lost:
+            if key not in self.case.index.by_key:
+                for promise in list(self.by_key.get(key, ())):
+                    self._drop(promise)
         self.lost.clear()
 
     def held(self) -> Iterator[int]:
