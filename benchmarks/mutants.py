@@ -122,6 +122,8 @@ def main(source: Path, samples: int, functions: tuple[str, ...], target: Path | 
     def say(text: str) -> None:
         click.echo(f"{time.perf_counter() - began:6.0f} s  {text}", err=True)
 
+    if write and functions:
+        raise click.UsageError("--write makes the table of all functions; leave out --function")
     chosen = [mutant for mutant in mutants() if not functions or mutant.function in functions]
     kinds = {kind for mutant in chosen for kind in mutant.subjects}
     grounds = [Ground(*domain, source, samples) for domain in DOMAINS if domain[0] in kinds]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oracle.geometry import saves_states
 from oracle.scenario import Scenario
 from oracle.verdict import Finding, Verdict
 from reference.policy import POLICIES
@@ -64,7 +65,7 @@ LIMITS: tuple[Limit, ...] = (
 
 def allow_limits(verdict: Verdict, scenario: Scenario, release: str) -> None:
     """Turn the findings that the policy of ``release`` is known for into allowed differences."""
-    saves = any(group.checkpoint for group in scenario.geometry.groups)
+    saves = saves_states(scenario.geometry)
     findings, verdict.findings = verdict.findings, []
     for finding in findings:
         limit = next((limit for limit in LIMITS if limit.explains(finding, release, saves)), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oracle.geometry import hits_inside_blocks, keeps_all, reference_group
+from oracle.geometry import hits_inside_blocks, keeps_all, reference_group, saves_states
 from oracle.scenario import Scenario
 
 Release = tuple[int, int]
@@ -67,7 +67,7 @@ def _retention_without_sparse(scenario: Scenario) -> str:
 
 def _no_checkpoints(scenario: Scenario) -> str:
     """``MambaSpec`` has no blocks for states that are saved inside a chunk before 0.29."""
-    if any(group.checkpoint for group in scenario.geometry.groups):
+    if saves_states(scenario.geometry):
         return "states are saved inside a chunk; this release has no blocks for them"
     return ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oracle.cache_index import CacheIndex
-from oracle.geometry import geometry_class, reference_group
+from oracle.geometry import geometry_class, reference_group, saves_states
 from oracle.prefixes import Prefixes
 from oracle.trace import Header
 from oracle.verdict import Finding, Verdict
@@ -105,7 +105,7 @@ class Case:
 
     def _reservations(self) -> Reservations | None:
         """Blocks that are reserved for states inside chunks: by 0.29 also under EAGLE, where its split uses none."""
-        saved = self.setup.checkpoint_alignment > 0 or any(group.checkpoint for group in self.scenario.geometry.groups)
+        saved = self.setup.checkpoint_alignment > 0 or saves_states(self.scenario.geometry)
         if not saved or not self.mamba_blocks or self.policy is None or self.policy.internal_checkpoint == "none":
             return None
         # All Mamba groups have one block size.

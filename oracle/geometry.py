@@ -23,6 +23,11 @@ def keeps_all(geometry: Geometry) -> bool:
     return all(retention.keeps_all(reference_group(group)) for group in geometry.groups)
 
 
+def saves_states(geometry: Geometry) -> bool:
+    """Whether the backend is to save states inside chunks."""
+    return any(group.checkpoint for group in geometry.groups)
+
+
 def scheduler_block(geometry: Geometry) -> int:
     """The scheduler block in tokens: the least common multiple of the groups' block sizes.
 

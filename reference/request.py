@@ -37,8 +37,8 @@ class Running:
     compute. What these steps will give: ``sampling``, how many of them sample, so at least as many tokens;
     ``expected``, the tokens if all drafts are right. ``stay``: how often it was preempted. Per group: ``tables``;
     ``held``, what it holds; ``changed``, the first table entry that the listener does not know yet; ``delivered``, how
-    many entries the worker has. ``saved``: the position and
-    the column of the state that is saved inside its last chunk, in each Mamba group (None: none is).
+    many entries the worker has. ``saved``: the position and the column of the state that is saved inside its last
+    chunk, in each Mamba group (None: none is).
     """
 
     request: Request

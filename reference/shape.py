@@ -18,10 +18,10 @@ class Shape:
     the most requests that run at once, ``long_prefill_threshold``: the most tokens that one request gets of a step (0:
     no limit). ``drafts``: draft tokens a step and request, hence spare Mamba blocks. ``caching``: the prefix cache is
     on. ``saves``: Mamba groups reserve blocks for states that the backend saves inside a chunk. ``retention``: the
-    retention interval. ``by_priority``: whoever is most urgent goes first, else whoever came
-    first. ``watermark_blocks``: kept free at admission while others run. ``reserves_full_sequence``: a request is
-    admitted only if all its tokens fit. ``steps_unseen``: the steps that may be scheduled before the output of an
-    earlier one is known. ``model_length``: the context length, which no request comes near.
+    retention interval. ``by_priority``: whoever is most urgent goes first, else whoever came first.
+    ``watermark_blocks``: kept free at admission while others run. ``reserves_full_sequence``: a request is admitted
+    only if all its tokens fit. ``steps_unseen``: the steps that may be scheduled before the output of an earlier one is
+    known. ``model_length``: the context length, which no request comes near.
     """
 
     policy: Policy

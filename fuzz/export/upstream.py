@@ -16,7 +16,7 @@ from fuzz.engines.shape import derive
 from fuzz.export import code
 from fuzz.export.render import render
 from fuzz.findings import FindingFile
-from oracle.geometry import hits_inside_blocks
+from oracle.geometry import hits_inside_blocks, saves_states
 from oracle.scenario import Scenario
 from oracle.validate import check, prompt_tokens
 from reference.arithmetic import ceil_div
@@ -203,7 +203,7 @@ def _check_exportable(document: FindingFile) -> None:
         raise NoExport(f"its scenario cannot run: {reasons[0]}")
     if scenario.features.async_depth > 1:
         raise NoExport("it needs more than one step in flight, which vLLM has with pipeline parallelism only")
-    if rule in ("C1", "C2") and any(group.checkpoint for group in scenario.geometry.groups):
+    if rule in ("C1", "C2") and saves_states(scenario.geometry):
         raise NoExport("a state is saved inside a chunk, which the exported worker does not do")
     if scenario.features.runner == "v2":
         raise NoExport("it needs model runner V2, which the exported worker does not stand in for")

@@ -21,6 +21,7 @@ from fuzz.traces import TraceFile, judge_file, write_trace
 from fuzz.trial import crash_kind, try_scenario, try_twins
 from fuzz.twins import TWIN_RULES
 from oracle import trace
+from oracle.geometry import saves_states
 from oracle.judge import judge_lines
 from oracle.prefixes import Prefixes
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
@@ -62,11 +63,6 @@ def scenarios(seed: int = SEED, count: int = SCENARIOS) -> list[Scenario]:
     return [scenario for scenario in drawn if not refusal(scenario, POLICIES[NEWEST])]
 
 
-def saves(scenario: Scenario) -> bool:
-    """Whether a state is saved inside a chunk."""
-    return any(group.checkpoint for group in scenario.geometry.groups)
-
-
 def small(**changes: object) -> Scenario:
     """Full attention and Mamba, three requests that share a prefix, one after another."""
     scenario = Scenario(
@@ -94,7 +90,7 @@ def test_generated_scenarios_give_no_finding_and_reach_the_hard_cases() -> None:
         assert verdict.findings == []
         coverage.update(verdict.coverage)
         judged.update(verdict.judged)
-    assert sum(map(saves, scenarios())) > 30
+    assert sum(saves_states(scenario.geometry) for scenario in scenarios()) > 30
     assert sum(scenario.features.exact_junction for scenario in scenarios()) > 20
     for event in (
         "hit",
@@ -150,7 +146,7 @@ def test_what_a_policy_does_not_keep_is_seen_under_it(limit: Limit) -> None:
     for scenario in (SHORT_RUN, *SAVED, *scenarios(count=3000)):
         lines = engine.run(scenario).lines
         findings = judge_lines(lines, release).findings if lines else []
-        if any(limit.explains(finding, release, saves(scenario)) for finding in findings):
+        if any(limit.explains(finding, release, saves_states(scenario.geometry)) for finding in findings):
             return
     pytest.fail("never seen")
 
@@ -229,7 +225,7 @@ def fold(
 def test_every_read_finds_its_content() -> None:
     """The ghost alone, without the judge."""
     engine = open_reference()
-    for scenario in filter(lambda one: not saves(one), scenarios()[:300]):
+    for scenario in filter(lambda one: not saves_states(one.geometry), scenarios()[:300]):
         prefixes, ids = Prefixes(), {}
         for request in scenario.requests():
             ids[request.id] = prefixes.of_prompt(request.prompt)

@@ -22,6 +22,7 @@ from fuzz.smoke import smoke
 from fuzz.supported import withheld
 from fuzz.trial import try_scenario
 from oracle.compare import first_difference, outcome_of
+from oracle.geometry import saves_states
 from oracle.judge import judge_lines
 from oracle.scenario import Scenario
 from oracle.trace import header_decoder
@@ -164,7 +165,7 @@ def test_where_states_are_saved_the_reference_engine_decides_as_the_release() ->
     finally:
         engine.close()
     assert [index for index, pair in enumerate(outcomes) if first_difference(*pair) is not None] == []
-    saving = [scenario for scenario in drawn if any(group.checkpoint for group in scenario.geometry.groups)]
+    saving = [scenario for scenario in drawn if saves_states(scenario.geometry)]
     assert len(saving) > 40
     assert any(
         first_difference(outcome_of(one, unsaved(reference, one), ()), pair[1])
