@@ -14,7 +14,7 @@ import pytest
 from fuzz.engines.conforming import ReferenceEngine, open_reference
 from fuzz.engines.names import EngineNameError
 from fuzz.engines.planted import FAULTS, Fault, open_planted
-from fuzz.engines.shape import refusal
+from fuzz.engines.shape import derive, refusal
 from fuzz.generator import scenario_at
 from fuzz.limits import LIMITS, Limit
 from fuzz.traces import TraceFile, judge_file, write_trace
@@ -49,9 +49,9 @@ SHORT_RUN = Scenario(
 """A run from block 0 that is shorter than the window, which random scenarios seldom have."""
 
 VECTORS = Path(__file__).parent.parent / "vectors"
+SAVED_NAMES = ("passed-columns-counted-as-blocks", "state-saved-over-the-running-state")
 SAVED = [
-    msgspec.convert(json.loads((VECTORS / f"{name}.json").read_text())["scenario"], Scenario)
-    for name in ("passed-columns-counted-as-blocks", "state-saved-over-the-running-state")
+    msgspec.convert(json.loads((VECTORS / f"{name}.json").read_text())["scenario"], Scenario) for name in SAVED_NAMES
 ]
 """Releases go wrong there, by what they save inside a chunk."""
 
@@ -173,6 +173,20 @@ def test_the_first_policy_reproduces_its_fault_and_conforms() -> None:
     for scenario in scenarios(1):
         rules.update(finding.rule for finding in try_scenario(engine, scenario).verdict.findings)
     assert rules == {"C1", "S2", "S3", "S5"}
+
+
+@pytest.mark.parametrize("scenario", SAVED, ids=SAVED_NAMES)
+@pytest.mark.parametrize("release", ["0.30.0", "0.31.0", "0.32.0", NEWEST])
+def test_what_a_release_saves_wrongly_is_allowed_to_the_engine_of_its_policy(scenario: Scenario, release: str) -> None:
+    assert try_scenario(open_reference(release), scenario).verdict.findings == []
+
+
+def test_0_29_reserves_for_saved_states_under_eagle_and_its_split_counts_on_none() -> None:
+    document = small(geometry=Geometry((Group("full", 4), Group("mamba", 4, checkpoint=1)), 4, 40))
+    under_eagle = msgspec.structs.replace(document, features=Features(drafts=1))
+    for release, scenario, unit in (("0.29.0", document, 1), ("0.29.0", under_eagle, 0), ("0.30.0", under_eagle, 1)):
+        shape = derive(scenario, POLICIES[release])
+        assert (shape.saves, shape.setting.checkpoint_alignment) == (True, unit)
 
 
 def test_deltas_fold_to_every_snapshot() -> None:

@@ -154,9 +154,10 @@ def test_a_state_saved_inside_a_chunk_moves_the_split_as_the_policy_says() -> No
     assert any(verdict.findings for verdict in blind)
 
 
-def test_where_states_are_saved_the_reference_engine_decides_as_the_release() -> None:
+@pytest.mark.parametrize("more", [("small-pool",), ("partial-hits",)], ids=lambda more: more[0])
+def test_where_states_are_saved_the_reference_engine_decides_as_the_release(more: tuple[str, ...]) -> None:
     """Every decision of both, in scenarios without drafts: with them a resumed request begins otherwise."""
-    only = ("mamba", "checkpoint", "retention-zero", "shared-prefix", "small-pool")
+    only = ("mamba", "checkpoint", "retention-zero", "shared-prefix", *more)
     drawn = [scenario_at(5, index, only=only) for index in range(80)]
     reference = open_reference("0.33.0")
     engine = open_prepared(prepare_engine("vllm==0.33.0"))
@@ -171,6 +172,28 @@ def test_where_states_are_saved_the_reference_engine_decides_as_the_release() ->
         first_difference(outcome_of(one, unsaved(reference, one), ()), pair[1])
         for one, pair in zip(drawn, outcomes, strict=True)
     )
+
+
+def test_the_reference_engine_has_the_setting_of_the_release() -> None:
+    """Where blocks are equal: else the release takes the smallest for the split's grid (54076)."""
+    sets = (("mamba", "checkpoint", "coarse-checkpoint"), ("mamba", "eagle", "partial-hits", "exact-junction"))
+    drawn = [scenario_at(6, index, only=only) for only in sets for index in range(40)]
+    features = ("hash_block", "alignment", "partial_hits", "block_drop", "lookahead_hash", "drop_groups")
+    features += ("exact_junction", "checkpoint_alignment", "lookahead", "retention", "watermark_blocks")
+    reference = open_reference("0.33.0")
+    engine = open_prepared(prepare_engine("vllm==0.33.0"))
+    seen: set[tuple[bool, bool]] = set()
+    try:
+        for scenario in drawn:
+            if not refused_by(scenario, "0.33.0"):
+                ours, theirs = (
+                    header_decoder.decode(build.run(scenario).lines[0]).setup for build in (reference, engine)
+                )
+                assert [getattr(ours, name) for name in features] == [getattr(theirs, name) for name in features]
+                seen.add((ours.exact_junction, ours.checkpoint_alignment > 0))
+    finally:
+        engine.close()
+    assert seen == {(False, False), (True, False), (False, True)}
 
 
 def unsaved(reference: ReferenceEngine, scenario: Scenario) -> list[bytes]:

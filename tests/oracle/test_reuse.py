@@ -38,6 +38,18 @@ INSIDE = Scenario(
     Features(retention=0, partial_hits=True),
 )
 """The whole block leaves a resend no token to compute; a part of it is what it can hit."""
+EAGLE = Features(drafts=1, lookahead_hashes=False, retention=0, partial_hits=True)
+DROPPED = msgspec.structs.replace(
+    INSIDE,
+    steps=(Step(0, add=(Request("r0", ("a:15",)),)), Step(8, add=(Request("r1", ("a:15",)),))),
+    features=EAGLE,
+)
+"""The part of a block that is matched up to 14 is given back up to 12."""
+BESIDE_A_WINDOW = msgspec.structs.replace(
+    DROPPED,
+    geometry=Geometry((Group("full", 2), Group("swa", 2, window=5), Group("mamba", 8)), 2, 80),
+    features=Features(partial_hits=True),
+)
 SHORTER = msgspec.structs.replace(CHUNKS, steps=(CHUNKS.steps[0], Step(6, add=(Request("r1", ("a:8", "b:9")),))))
 
 
@@ -66,7 +78,12 @@ def with_hit(records: Records, hit: int) -> Records:
 
 
 CASES = [("U1", "lookup", SIBLINGS, 16), ("U3", "lookup", RESENDS, 12), ("U3", "divergence", WINDOWS, 16)]
-CASES += [("U3", "lookup", CHUNKS, 12), ("U3", "divergence", SHORTER, 8), ("U3", "tail", INSIDE, 6)]
+CASES += [
+    ("U3", "lookup", CHUNKS, 12),
+    ("U3", "divergence", SHORTER, 8),
+    ("U3", "tail", INSIDE, 6),
+    ("U3", "tail", DROPPED, 12),
+]
 
 
 @pytest.mark.parametrize(("rule", "decision", "scenario", "hit"), CASES)
@@ -105,6 +122,22 @@ def test_a_state_that_moves_to_a_copy_is_promised_on_and_one_that_is_lost_is_not
     assert isinstance(cut[copied - 1], trace.Evict)
     assert judged(header, cut, "U3").findings != []
     assert judged(header, [*cut[:copied], *cut[copied + 1 :]], "U3").judged.get("U3", 0) == 0
+
+
+def test_what_is_kept_inside_a_block_beside_a_window_is_not_promised() -> None:
+    header, records = recorded(BESIDE_A_WINDOW)
+    assert judged(header, with_hit(records, 0), "U3").judged.get("U3", 0) == 0
+
+
+def test_a_sibling_is_promised_nothing_without_the_whole_block_that_is_given_back() -> None:
+    """Also where hits end inside blocks: only a resend, which has no more tokens, matches a part."""
+    steps = tuple(Step(8 * n, add=(Request(f"r{n}", ("sys:30", f"u{n}:9")),)) for n in range(3))
+    header, records = recorded(msgspec.structs.replace(DROPPED, steps=steps))
+    cut = with_hit(records, 0)
+    assert [finding.expected for finding in judged(header, cut, "U1").findings] == ["a hit of at least 16"]
+    commits = [record for record in cut if isinstance(record, trace.Commit)]
+    evictions = [trace.Evict(record.block) for record in commits if (record.group, record.position) == (0, 24)]
+    assert judged(header, [*cut[:-1], *evictions, cut[-1]], "U1").judged.get("U1", 0) == 0
 
 
 def test_a_hit_in_a_later_attention_chunk_promises_nothing_of_the_one_before() -> None:

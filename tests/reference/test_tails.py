@@ -6,7 +6,8 @@ import pytest
 
 from reference.geometry import Group
 from reference.policy import POLICIES
-from reference.tails import full_tail, mamba_tail
+from reference.split import SplitSetting
+from reference.tails import at_exact_junction, full_tail, mamba_tail
 
 
 @pytest.mark.parametrize(
@@ -68,3 +69,23 @@ def test_a_state_leaves_what_the_last_hash_looks_ahead_to_from_0_32() -> None:
     assert mamba_tail(POLICIES["0.31.0"], group, 24, 4, False, 0) == 24
     assert mamba_tail(POLICIES["0.32.0"], group, 24, 4, False, 0) == 20
     assert mamba_tail(POLICIES["0.32.0"], group, 24, 4, False, 5) == 16
+
+
+@pytest.mark.parametrize(
+    ("tokens", "junction", "computed", "prompt", "is_it"),
+    [
+        (12, 12, 0, 26, True),
+        (12, 12, 11, 12, True),
+        (12, 16, 0, 26, False),
+        # No hash ends there; it was computed before; it is no part of the prompt.
+        (14, 14, 0, 26, False),
+        (12, 12, 12, 26, False),
+        (12, 12, 0, 11, False),
+    ],
+)
+def test_where_an_exact_junction_is_registered(
+    tokens: int, junction: int, computed: int, prompt: int, is_it: bool
+) -> None:
+    opted_in = SplitSetting(16, 4, 16, 100, exact_junction=True)
+    assert at_exact_junction(opted_in, tokens, junction, computed, prompt) == is_it
+    assert not at_exact_junction(SplitSetting(16, 4, 16, 100), tokens, junction, computed, prompt)
