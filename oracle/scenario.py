@@ -80,7 +80,8 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ``async_depth`` is the number of steps in flight: 0 for the synchronous scheduler, 1 or 2 for the
     asynchronous one (the number of steps scheduled whose output the scheduler has not yet seen).
     ``exact_junction`` asks for the opt-in of later releases to stop at, and keep the state of, a junction inside a
-    block; they grant it with drafts and hits inside blocks only (``Setup.exact_junction`` says whether it is on).
+    block; they grant it with hits inside blocks and under the EAGLE drop only, so not with hashes that look ahead
+    (``Setup.exact_junction`` says whether it is on).
     ``watermark`` is the share of the pool kept free at admission. ``reserve_full_sequence`` admits a
     request only if its whole sequence fits.
     ``runner`` is the flavour of the model runner that the scheduler works for. ``v2`` hears of a resumed request as

@@ -64,7 +64,7 @@ def derive(scenario: Scenario, policy: Policy) -> Shape:
         block_drop=drop,
         partial_hits=partial,
         lookahead=int(looks_ahead),
-        exact_junction=features.exact_junction and partial,
+        exact_junction=features.exact_junction and partial and drop,
         checkpoint_alignment=unit if counts else 0,
     )
     return Shape(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fuzz.bugs import BUGS, Recall, fuzz_alone, recall
+from fuzz.commands import bug_table
 from fuzz.engines.open import prepare_engine
 from fuzz.engines.protocol import Engine
 from fuzz.trial import Rules, Trial
@@ -30,6 +31,14 @@ def test_what_is_not_as_documented_does_not_pass(present: bool, found: bool, pas
     assert Recall(BUGS[0].name, "0.26.0", present, found, judged=True).passed == passes
     assert not Recall(BUGS[0].name, "0.26.0", present, found, judged=False).passed
     assert not Recall(BUGS[0].name, "0.26.0", present, found, True, "the driver failed").passed
+
+
+@pytest.mark.parametrize(("found", "word", "head"), [(True, "ok", "found"), (False, "WRONG", "missed")])
+def test_the_table_says_what_is_wrong(found: bool, word: str, head: str) -> None:
+    result = Recall(BUGS[0].name, "0.26.0", present=True, found=found, judged=True)
+    first, second = bug_table._lines(bug_table._row(BUGS[0], [result]))
+    assert first.split()[0] == word
+    assert second.split() == [head, "0.26.0"]
 
 
 @pytest.mark.parametrize("outcome", ["", "refused: it is too large", "the driver failed"])

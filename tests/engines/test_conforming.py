@@ -175,6 +175,17 @@ def test_the_first_policy_reproduces_its_fault_and_conforms() -> None:
     assert rules == {"C1", "S2", "S3", "S5"}
 
 
+@pytest.mark.parametrize("release", ["0.29.0", "0.30.0", "0.31.0", "0.32.0"])
+def test_saved_states_beside_drafts_give_no_finding_under_older_policies(release: str) -> None:
+    engine, ran = open_reference(release), 0
+    for index in range(150):
+        scenario = scenario_at(SEED, index, only=("mamba", "checkpoint", "eagle", "retention-zero"))
+        if not refusal(scenario, POLICIES[release]):
+            assert try_scenario(engine, scenario).verdict.findings == []
+            ran += saves_states(scenario.geometry)
+    assert ran > 50
+
+
 @pytest.mark.parametrize("scenario", SAVED, ids=SAVED_NAMES)
 @pytest.mark.parametrize("release", ["0.30.0", "0.31.0", "0.32.0", NEWEST])
 def test_what_a_release_saves_wrongly_is_allowed_to_the_engine_of_its_policy(scenario: Scenario, release: str) -> None:

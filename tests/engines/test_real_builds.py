@@ -176,7 +176,8 @@ def test_where_states_are_saved_the_reference_engine_decides_as_the_release(more
 
 def test_the_reference_engine_has_the_setting_of_the_release() -> None:
     """Where blocks are equal: else the release takes the smallest for the split's grid (54076)."""
-    sets = (("mamba", "checkpoint", "coarse-checkpoint"), ("mamba", "eagle", "partial-hits", "exact-junction"))
+    asked = ("mamba", "eagle", "partial-hits", "exact-junction")
+    sets = (("mamba", "checkpoint", "coarse-checkpoint"), asked, (*asked, "block-drop"))
     drawn = [scenario_at(6, index, only=only) for only in sets for index in range(40)]
     features = ("hash_block", "alignment", "partial_hits", "block_drop", "lookahead_hash", "drop_groups")
     features += ("exact_junction", "checkpoint_alignment", "lookahead", "retention", "watermark_blocks")

@@ -89,6 +89,18 @@ def copy_elsewhere(records: Records) -> None:
     replace(records, index, copies=tuple((source, 39) for source, _ in step.copies))
 
 
+def copy_what_is_whole(records: Records) -> None:
+    replace(records, step_without_copies(records), copies=((1, 39),))
+
+
+def free_before_a_step(records: Records) -> None:
+    records.insert(step_without_copies(records), trace.Free((1,)))
+
+
+def step_without_copies(records: Records) -> int:
+    return next(i for i, record in enumerate(records) if isinstance(record, trace.Step) and not record.copies)
+
+
 def use_another_column(records: Records) -> None:
     index = at(records, trace.Table, request="r0", group=2)
     table = records[index]
@@ -106,6 +118,8 @@ def use_another_column(records: Records) -> None:
         (keep_the_window, ("M4", "free")),
         (lose_a_group_at_the_end, ("M4", "free")),
         (copy_elsewhere, ("M4", "copy")),
+        (copy_what_is_whole, ("M4", "copy")),
+        (free_before_a_step, ("M4", "free")),
         (use_another_column, ("M4", "table")),
     ],
     ids=lambda value: getattr(value, "__name__", None) or " ".join(value),

@@ -109,6 +109,17 @@ def test_a_promise_is_void_once_a_block_that_it_needs_is_evicted(
     assert judged(header, [*cut[:-1], *evictions, cut[-1]], rule).judged.get(rule, 0) == 0
 
 
+def test_what_was_lost_when_a_step_is_over_is_promised_no_more() -> None:
+    """Though somebody computes it anew later: a hash that moves is back within the step."""
+    header, records = recorded(RESENDS)
+    cut = with_hit(records, 0)
+    commit = next(record for record in cut if isinstance(record, trace.Commit) and record.position == 4)
+    steps = [index for index, record in enumerate(cut) if isinstance(record, trace.Step)]
+    again = [*cut[: steps[-1]], trace.Evict(commit.block), *cut[steps[-1] : -1], commit, cut[-1]]
+    assert judged(header, cut, "U3").findings != []
+    assert judged(header, again, "U3").judged.get("U3", 0) == 0
+
+
 def test_what_is_kept_inside_a_block_is_the_policys_to_promise() -> None:
     header, records = recorded(INSIDE)
     assert judged(header, with_hit(records, 0), "U3", release=None).judged.get("U3", 0) == 0
