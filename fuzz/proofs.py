@@ -11,8 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fuzz.report import width
-from reference.rules import CATALOGUE
-from spec.ledger import Line, lines_of, summary
+from spec.ledger import Line, lines_of, summary, words_of
 from spec.row import ControlRow, Row
 
 CLEAN, FINDINGS, COULD_NOT_JUDGE = 0, 1, 2
@@ -44,9 +43,9 @@ def proofs_text(rows: Sequence[Row], controls: Sequence[ControlRow], left_out: S
 
 
 def _print_claim(console: Console, claim: str, lines: Sequence[Line]) -> None:
-    rule = lines[0].rows[0].rule
     console.rule(f"{claim} · {lines[0].subject}", align="left")
-    console.print(escape(CATALOGUE[rule].sentence) if rule in CATALOGUE else "")
+    for words in filter(None, words_of(claim)):
+        console.print(escape(words))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
     for head in ("verdict", "releases", "sizes", "requests", "features"):
         table.add_column(head, overflow="fold")

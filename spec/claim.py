@@ -38,6 +38,7 @@ class Claim:
     ``predicate``: what holds. ``premise``: for which cases; ``premise_text`` names it, with the guard in the
     engine that enforces it or as part of the claim's name. ``event``: what a witness must show;
     ``event_text`` in words. ``control``: a planted fault that must be refuted. ``applies``: for which policy,
+    size and features of its subject. ``through``: ids of the claims that it rests on, without which it says nothing.
     """
 
     id: str
@@ -50,8 +51,16 @@ class Claim:
     premise_text: str = ""
     note: str = ""
     applies: Callable[..., bool] = everywhere
+    through: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
         """The rule's sentence, from the catalogue."""
         return CATALOGUE[self.rule].sentence
+
+    @property
+    def qualification(self) -> str:
+        """What the claim takes for granted beyond its subject's premises, and what it adds up to, in sentences."""
+        granted = f"Claimed where: {self.premise_text}." if self.premise_text else ""
+        through = f"Through {' and '.join(self.through)}." if self.through else ""
+        return " ".join(filter(None, (granted, through, self.note)))

@@ -133,7 +133,7 @@ REASONS: tuple[Reason, ...] = (
         features="partial hits*",
     ),
     Reason(
-        ("R4",),
+        ("R4", "R4.through_M3"),
         "for a boundary that floors to 0 an EAGLE window keeps block 0, at which a hit there would peek; dense "
         "does not",
         features="window*",

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reference.rules import CATALOGUE
 from spec.mask_domains import MASK_SIZES
-from spec.plan import RELEASES
+from spec.plan import RELEASES, all_claims
 from spec.row import ControlRow, Row
 from spec.tokens import in_words
 
@@ -182,10 +181,17 @@ def for_every_size(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
+def words_of(claim: str) -> tuple[str, str]:
+    """What a claim says, and its qualification; empty for a name that is no claim's, as of what could not be run."""
+    found = next((one for one in all_claims() if one.id == claim), None)
+    return (found.sentence, found.qualification) if found is not None else ("", "")
+
+
 def _claim_section(claim: str, lines: Sequence[Line]) -> list[str]:
-    rule = lines[0].rows[0].rule
-    sentence = CATALOGUE[rule].sentence if rule in CATALOGUE else ""
+    sentence, qualification = words_of(claim)
     parts = [f"## {claim}", "", sentence, ""]
+    if qualification:
+        parts += [qualification, ""]
     parts += ["| of | features | requests | releases | sizes | verdict | why |", "|---|---|---|---|---|---|---|"]
     for line in lines:
         verdict = line.verdict if line.expected else f"**{line.verdict}, NOT as expected**"

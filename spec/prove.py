@@ -20,7 +20,7 @@ from spec.domains import Plain, Source
 from spec.lemmas import LemmaMaker
 from spec.minimise import as_small, others_as_small, smaller, smallest
 from spec.rebind import Copier
-from spec.solver import Limits
+from spec.solver import OLD_ARITHMETIC, Limits
 from spec.space import GAP_LEMMAS, ExplorationError, Outside, Raised, Space
 from spec.symbolic import SymbolicError
 from spec.unknowns import Sample
@@ -44,7 +44,8 @@ class Subject:
     ``regime``: which of the subject's regimes a case is in; ``measure``: what a small counterexample is small in,
     most important first; ``examples``: plain inputs, most of them legal, to begin with; ``named``: the inputs by name,
     for people. ``builtins``: makes the stand-ins for builtins from the space, None for none; ``lemmas``: what the
-    solver is told about products. ``bound``: how far the domain goes, where it does not hold all inputs.
+    solver is told about products, and ``arithmetic``: which of Z3's it uses. ``bound``: how far the domain goes, where
+    it does not hold all inputs.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Subject:
     bound: str = ""
     named: Callable[[Any], Mapping[str, Any]] = vars
     lemmas: LemmaMaker = GAP_LEMMAS
+    arithmetic: int = OLD_ARITHMETIC
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Prover:
         self.subject = subject
         self.limits = limits
         self.claims = claims
-        self.space = space or Space(limits, subject.lemmas)
+        self.space = space or Space(limits, subject.lemmas, subject.arithmetic)
         self.report = Report(results={claim.id: {} for claim in claims})
         names = subject.builtins(self.space) if subject.builtins is not None else {}
         self._copy = Copier(names).copy if names else lambda function: function

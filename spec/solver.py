@@ -35,6 +35,10 @@ class Limits:
     samples: int = 4_000
 
 
+OLD_ARITHMETIC, NEW_ARITHMETIC = 2, 6
+"""Z3's ``arith.solver``. On one and the same mask the new one takes ten seconds or minutes, as its terms happen to be
+numbered; the old one never did. Where lengths are counted in units of an unequal grid the new one is quicker."""
+
 HANG_MS = 4_000
 """After so long Z3 is taken to hang on a question, which is then put to solvers without a past."""
 
@@ -56,7 +60,7 @@ class Meaning:
 class Solver:
     """An incremental Z3 solver with one scope a fork."""
 
-    def __init__(self, name_of: Callable[[int], str], limits: Limits, lemmas: LemmaMaker) -> None:
+    def __init__(self, name_of: Callable[[int], str], limits: Limits, lemmas: LemmaMaker, arithmetic: int) -> None:
         z3.set_param("memory_max_size", limits.memory_mib)
         self.meanings: dict[int, Meaning] = {}
         self.sizes: list[Size] = []
@@ -67,6 +71,7 @@ class Solver:
         self._lemma_maker = lemmas
         self._name_of = name_of
         self._solver = z3.SimpleSolver()
+        self._solver.set("arith.solver", arithmetic)
         self._solver.set("rlimit", limits.resource)
         # Z3's arithmetic can run for minutes on large block sizes without counting that as work.
         self._solver.set("timeout", HANG_MS)

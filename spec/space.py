@@ -15,7 +15,7 @@ import z3
 
 from spec.coverage import EXCLUDED, covered_if, left_over
 from spec.lemmas import LemmaMaker, gap, lemmas, without
-from spec.solver import Key, Limits, Meaning, Solver
+from spec.solver import OLD_ARITHMETIC, Key, Limits, Meaning, Solver
 from spec.symbolic import Linear, SymbolicError, SymBool, SymInt, is_zero, simplified
 from spec.unknowns import Sample, Unknown, Unknowns
 
@@ -67,10 +67,12 @@ class Stats:
 class Space:
     """Unknowns, a solver, and the path at hand."""
 
-    def __init__(self, limits: Limits | None = None, lemmas: LemmaMaker = GAP_LEMMAS) -> None:
+    def __init__(
+        self, limits: Limits | None = None, lemmas: LemmaMaker = GAP_LEMMAS, arithmetic: int = OLD_ARITHMETIC
+    ) -> None:
         self.limits = limits or Limits()
         self.unknowns = Unknowns()
-        self.solver = Solver(self.unknowns.name, self.limits, lemmas)
+        self.solver = Solver(self.unknowns.name, self.limits, lemmas, arithmetic)
         self.stats = Stats()
         self.samples: list[Sample] = []
         self.forks: list[Fork] = []

@@ -14,7 +14,7 @@ from spec.claims import boundaries as boundary_claims
 from spec.claims import mask as mask_claims
 from spec.claims import split as split_claims
 from spec.claims.mask import MaskInputs
-from spec.domains import ALL_SIZES, FEATURES, Source, split_examples, split_inputs
+from spec.domains import ALL_SIZES, FEATURES, OTHER_GRID, Source, split_examples, split_inputs
 from spec.engine_masks import EngineBoundaries, EngineMask
 from spec.engine_split import EngineSplit
 from spec.lemmas import lemmas, sharp_gap
@@ -22,6 +22,7 @@ from spec.lift import SourceTree
 from spec.mask_domains import MASK_FEATURES, MASK_SIZES, mask_examples, mask_inputs
 from spec.pointwise import Point
 from spec.prove import Subject
+from spec.solver import NEW_ARITHMETIC, OLD_ARITHMETIC
 from spec.space import Space
 
 
@@ -56,6 +57,7 @@ def split_subject(policy: Policy, sizes: str, features: str, source: Path | None
         partial(split_examples, where),
         merging if merge and not where.symbolic else None,
         named=split_claims.named,
+        arithmetic=NEW_ARITHMETIC if where in OTHER_GRID else OLD_ARITHMETIC,
     )
 
 
@@ -90,7 +92,7 @@ def mask_subject(policy: Policy, sizes: str, features: str, source: Path | None)
     def arguments(names: Mapping[str, Any]) -> tuple[Any, ...]:
         return policy, EngineMask(tree_of(source), what.kind, rebind=names) if source is not None else None
 
-    claims = (*mask_claims.CLAIMS, *(mask_claims.ENGINE_CLAIMS if source is not None else ()))
+    claims = mask_claims.CLAIMS if source is None else mask_claims.engine_claims(what.kind, what.interval)
     return Subject(
         f"mask of {policy.release}, {sizes}, {features}",
         tuple(claim for claim in claims if claim.applies(policy, where, what)),

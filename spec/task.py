@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,14 @@ def run_task(task: Task, limits: Limits, subject: Subject | None = None, record:
     began = time.perf_counter()
     subject = subject or task.build()
     claims = task.chosen(subject)
+    grounds = [claim for claim in grounds_of(claims, subject) if claim not in claims]
     planted = [with_fault(claim) for claim in claims] if task.controls else []
-    prover = _Prover(subject, [*claims, *planted], limits)
+    prover = _Prover(subject, [*claims, *grounds, *planted], limits)
     prover.planted = frozenset(claim.id for claim in planted)
     prover.space.solver.record = record
     report = prover.prove()
+    for claim in claims:
+        rest_on_grounds(claim, report)
     rows = tuple(
         row_of(task, subject, claim, regime, result, report)
         for claim in claims
@@ -98,6 +102,22 @@ def run_task(task: Task, limits: Limits, subject: Subject | None = None, record:
         undecided=report.undecided,
         seconds=seconds,
     )
+
+
+def grounds_of(claims: Sequence[Claim], subject: Subject) -> list[Claim]:
+    """The claims that others rest on."""
+    return [claim for claim in subject.claims if any(claim.id in other.through for other in claims)]
+
+
+def rest_on_grounds(claim: Claim, report: Report) -> None:
+    """A claim that rests on others is unknown where one of them is not proved."""
+    missing = [ground for ground in claim.through if not _is_proved(report.results.get(ground, {}))]
+    for result in report.results[claim.id].values() if missing else ():
+        result.verdict, result.reason = "unknown", f"it rests on {' and '.join(missing)}, which is not proved here"
+
+
+def _is_proved(results: Mapping[tuple[str, ...], Result]) -> bool:
+    return bool(results) and all(result.verdict.startswith("proved") for result in results.values())
 
 
 class _Prover(Prover):

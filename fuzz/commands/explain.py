@@ -109,5 +109,5 @@ def _judged(rule: Rule) -> str:
 
 
 def _claim_line(claim: Claim) -> str:
-    premise = f" ({claim.premise_text})" if claim.premise_text else ""
-    return f"{claim.id}{premise}: kvoracle prove {claim.id}"
+    command = f"{claim.id}: kvoracle prove {claim.id}"
+    return f"{command} ({claim.qualification})" if claim.qualification else command

@@ -295,3 +295,29 @@ def test_all_claims_together_are_decided_for_every_block_and_every_hash_size() -
     result, _ = answer_of(Task(subject="split", release="0.33.0", sizes="B, H", features="lookahead 1"), Limits(), None)
     assert len(result.rows) > 20
     assert {row.verdict for row in result.rows} == {"proved"}
+
+
+@pytest.mark.engines
+def test_a_claim_that_rests_on_equality_says_nothing_of_a_mask_that_differs(tmp_path: Path) -> None:
+    source = source_tree("vllm==0.33.0")
+    for part in ("v1", "utils"):
+        shutil.copytree(source / "vllm" / part, tmp_path / "vllm" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    managers = tmp_path / "vllm" / "v1" / "core" / "single_type_kv_cache_manager.py"
+    good = managers.read_text()
+    bad = good.replace("% per_segment >= per_segment - need", "% per_segment > per_segment - need")
+    assert bad != good
+    task = Task(
+        release="0.33.0",
+        subject="mask",
+        sizes="16 in 64",
+        features="window, interval above 0",
+        claims=("R3.through_M3", "R4.through_M3"),
+        source=str(tmp_path),
+    )
+    (done,) = run([task], tmp_path / "cache")
+    assert {row.claim for row in done.result.rows} == set(task.claims)
+    assert all(row.as_expected for row in done.result.rows)
+    managers.write_text(bad)
+    (done,) = run([task], tmp_path / "cache")
+    assert {row.verdict for row in done.result.rows} == {"unknown"}
+    assert all(row.reason.startswith("it rests on M3") for row in done.result.rows)
