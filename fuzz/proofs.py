@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fuzz.report import width
-from spec.ledger import Line, lines_of, summary, words_of
+from spec.ledger import Line, for_every_size, lines_of, summary, words_of
 from spec.row import ControlRow, Row
 
 CLEAN, FINDINGS, COULD_NOT_JUDGE = 0, 1, 2
@@ -34,12 +34,18 @@ def proofs_text(rows: Sequence[Row], controls: Sequence[ControlRow], left_out: S
     with console.capture() as capture:
         for claim in dict.fromkeys(line.claim for line in lines):
             _print_claim(console, claim, [line for line in lines if line.claim == claim])
+        _print_list(console, "Proved for every block size", for_every_size(rows))
         _print_controls(console, controls)
-        console.print("Left out")
-        for sentence in left_out:
-            console.print(Padding(escape(sentence), (0, 0, 0, 2)))
-        console.print(f"\n{summary(rows, controls)}")
+        _print_list(console, "Left out", left_out)
+        console.print(summary(rows, controls))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _print_list(console: Console, head: str, sentences: Sequence[str]) -> None:
+    console.print(head)
+    for sentence in sentences or ("nothing",):
+        console.print(Padding(escape(sentence), (0, 0, 0, 2)))
+    console.print()
 
 
 def _print_claim(console: Console, claim: str, lines: Sequence[Line]) -> None:
