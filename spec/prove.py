@@ -20,7 +20,7 @@ from spec.domains import Plain, Source
 from spec.lemmas import LemmaMaker
 from spec.minimise import as_small, others_as_small, smaller, smallest
 from spec.rebind import Copier
-from spec.solver import OLD_ARITHMETIC, Limits
+from spec.solver import NEW_ARITHMETIC, Limits
 from spec.space import GAP_LEMMAS, ExplorationError, Outside, Raised, Space
 from spec.symbolic import SymbolicError
 from spec.unknowns import Sample
@@ -60,7 +60,7 @@ class Subject:
     bound: str = ""
     named: Callable[[Any], Mapping[str, Any]] = vars
     lemmas: LemmaMaker = GAP_LEMMAS
-    arithmetic: int = OLD_ARITHMETIC
+    arithmetic: int = NEW_ARITHMETIC
 
 
 @dataclass

@@ -12,6 +12,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -37,6 +38,10 @@ TASK_SECONDS_MAX = 900.0
 This is containment and not a budget: on large block sizes Z3 can, rarely, loop inside one call and heed neither
 its limit of work nor its timeout. Tasks take a minute or so at most; one that meets the limit is unknown, never proved.
 """
+
+
+MEMORY_TIMES = 2
+"""A task's process may have so many times the memory that Z3 is told to keep to: it has been seen not to."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +192,18 @@ def _cause_of_death(status: int | None) -> str:
 def _work(pipe: Connection, task: Task, limits: Limits, export: Export | None, key: str | None) -> None:
     """What the process of a task does. It leaves an interruption to the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _limit_memory(MEMORY_TIMES * limits.memory_mib)
     answer = answer_of(task, limits, export)
     # A checkout can be edited at any time: what was proved here is kept only under the name of what was read here.
     pipe.send((answer, key is not None and key == key_of(task, limits)))
+
+
+def _limit_memory(mib: int) -> None:
+    """Let the process have no more memory than this, where the system can see to it."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
 
 
 def answer_of(task: Task, limits: Limits, export: Export | None) -> Answer:

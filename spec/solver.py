@@ -36,8 +36,9 @@ class Limits:
 
 
 OLD_ARITHMETIC, NEW_ARITHMETIC = 2, 6
-"""Z3's ``arith.solver``. On one and the same mask the new one takes ten seconds or minutes, as its terms happen to be
-numbered; the old one never did. Where lengths are counted in units of an unequal grid the new one is quicker."""
+"""Z3's ``arith.solver``. On an engine's masks the new one takes ten seconds or minutes, as its terms happen to be
+numbered, the old one ten seconds, and on splits a tenth less. Elsewhere the old one is the slower one, or takes all
+memory (the reference's mask, 16 in 1600)."""
 
 HANG_MS = 4_000
 """After so long Z3 is taken to hang on a question, which is then put to solvers without a past."""

@@ -15,7 +15,7 @@ import z3
 
 from spec.coverage import EXCLUDED, covered_if, left_over
 from spec.lemmas import LemmaMaker, gap, lemmas, without
-from spec.solver import OLD_ARITHMETIC, Key, Limits, Meaning, Solver
+from spec.solver import NEW_ARITHMETIC, Key, Limits, Meaning, Solver
 from spec.symbolic import Linear, SymbolicError, SymBool, SymInt, is_zero, simplified
 from spec.unknowns import Sample, Unknown, Unknowns
 
@@ -68,7 +68,7 @@ class Space:
     """Unknowns, a solver, and the path at hand."""
 
     def __init__(
-        self, limits: Limits | None = None, lemmas: LemmaMaker = GAP_LEMMAS, arithmetic: int = OLD_ARITHMETIC
+        self, limits: Limits | None = None, lemmas: LemmaMaker = GAP_LEMMAS, arithmetic: int = NEW_ARITHMETIC
     ) -> None:
         self.limits = limits or Limits()
         self.unknowns = Unknowns()

@@ -105,6 +105,7 @@ def mask_subject(policy: Policy, sizes: str, features: str, source: Path | None)
         builtins,
         named=mask_claims.named,
         lemmas=SHARP_LEMMAS,
+        arithmetic=NEW_ARITHMETIC if source is None else OLD_ARITHMETIC,
     )
 
 

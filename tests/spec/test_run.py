@@ -57,6 +57,33 @@ def _die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _work_greedily(*arguments: Any) -> None:
+    spec.run.answer_of = _answer_greedily
+    spec.run._work(*arguments)
+
+
+def _answer_greedily(task: Task, limits: Limits, *_: Any) -> spec.run.Answer:
+    """Ask for no more than the system would give, and than is allowed: nothing is written to it."""
+    try:
+        bytearray(2 * limits.memory_mib << 20)
+    except MemoryError:
+        return undone(task, "it was refused"), {}
+    return undone(task, "it got the memory"), {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is the limit kept")
+def test_a_task_gets_no_more_memory_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spec.run._work", _work_greedily)
+    assert [one.result.rows[0].reason for one in run([TASK])] == ["it was refused"]
+    monkeypatch.setattr("spec.run._work", _work_greedily_unlimited)
+    assert [one.result.rows[0].reason for one in run([TASK])] == ["it got the memory"]
+
+
+def _work_greedily_unlimited(*arguments: Any) -> None:
+    spec.run._limit_memory = lambda _: None
+    _work_greedily(*arguments)
+
+
 PROMPT, SLOW, STUCK = "lookahead 1", "plain", "lookahead any"
 SECONDS = {PROMPT: 0.0, SLOW: 0.5, STUCK: 1e6}
 """By the features of a task, how long its process takes below."""
