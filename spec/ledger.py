@@ -183,7 +183,7 @@ def for_every_size(rows: Sequence[Row]) -> list[str]:
 
 def words_of(claim: str) -> tuple[str, str]:
     """What a claim says, and its qualification; empty for a name that is no claim's, as of what could not be run."""
-    found = next((one for one in all_claims() if one.id == claim), None)
+    found = all_claims().get(claim)
     return (found.sentence, found.qualification) if found is not None else ("", "")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -187,10 +188,11 @@ def cost(task: Task) -> float:
     return fine * (10 if task.sizes == "B, H" else wide) * (2 if task.controls else 1)
 
 
-def all_claims() -> list[Claim]:
-    """All claims about the reference or an engine, in the order of their subjects."""
+@cache
+def all_claims() -> Mapping[str, Claim]:
+    """All claims about the reference or an engine by id, in the order of their subjects."""
     built = [task.build() for subject in PLANS for task in _examples(subject)]
-    return list({claim.id: claim for subject in built for claim in subject.claims}.values())
+    return {claim.id: claim for subject in built for claim in subject.claims}
 
 
 def _examples(subject: str) -> list[Task]:

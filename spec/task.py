@@ -68,7 +68,7 @@ def run_task(task: Task, limits: Limits, subject: Subject | None = None, record:
     began = time.perf_counter()
     subject = subject or task.build()
     claims = task.chosen(subject)
-    grounds = [claim for claim in grounds_of(claims, subject) if claim not in claims]
+    grounds = grounds_of(claims, subject)
     planted = [with_fault(claim) for claim in claims] if task.controls else []
     prover = _Prover(subject, [*claims, *grounds, *planted], limits)
     prover.planted = frozenset(claim.id for claim in planted)
@@ -105,8 +105,9 @@ def run_task(task: Task, limits: Limits, subject: Subject | None = None, record:
 
 
 def grounds_of(claims: Sequence[Claim], subject: Subject) -> list[Claim]:
-    """The claims that others rest on."""
-    return [claim for claim in subject.claims if any(claim.id in other.through for other in claims)]
+    """The claims, beside these, that these rest on."""
+    needed = {ground for claim in claims for ground in claim.through} - {claim.id for claim in claims}
+    return [claim for claim in subject.claims if claim.id in needed]
 
 
 def rest_on_grounds(claim: Claim, report: Report) -> None:

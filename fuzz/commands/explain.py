@@ -77,7 +77,7 @@ def explain(rule: str, as_json: bool) -> None:
 
 def explanation(rule: Rule) -> dict[str, Any]:
     """What there is to know of a rule, as data."""
-    claims = [claim for claim in all_claims() if claim.rule == rule.id]
+    claims = [claim for claim in all_claims().values() if claim.rule == rule.id]
     return {
         "rule": rule.id,
         "sentence": rule.sentence,

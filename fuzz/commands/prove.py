@@ -84,7 +84,7 @@ def prove(
     Exit status: 0 every verdict is the expected one and every planted fault was noticed; 1 a verdict is not
     the expected one; 2 something is undecided, a planted fault was missed, or nothing was proved.
     """
-    wanted = _checked("claim", claims, [claim.id for claim in all_claims()], str.casefold)
+    wanted = _checked("claim", claims, all_claims(), str.casefold)
     domains = _checked("domain", sizes, size_names())
     chosen = _checked("release", split_names(releases), RELEASES)
     if write_ledger and not LEDGER.parent.is_dir():

@@ -137,7 +137,7 @@ def only_zero(size: Any, factor: Any, product: Any) -> Any:
     return z3.And(factor == 0, product == 0)
 
 
-@pytest.mark.parametrize("claim_id", ["S2", "S3", "S5"])
+@pytest.mark.parametrize("claim_id", ["S2", "S3", "S5", "S8"])
 def test_a_grossly_false_lemma_makes_the_splits_controls_fail(claim_id: str) -> None:
     subject = split_subject(POLICIES["0.26.0"], "B", "plain", None)
     fault = with_fault(next(claim for claim in subject.claims if claim.id == claim_id))
