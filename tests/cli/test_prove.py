@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from fuzz.proofs import exit_status
+from fuzz.proofs import exit_status, proofs_text
 from fuzz.public_reports import REPORTS
 from reference.rules import CATALOGUE, RULES
 from spec.expected import Reason
@@ -46,6 +47,13 @@ def row(verdict: str, expected: str = "proved") -> Row:
 
 def control(verdict: str) -> ControlRow:
     return ControlRow(claim="S1", target="reference", release="0.33.0", domain="B", planted="", verdict=verdict)
+
+
+def test_what_a_claim_rests_on_is_told_with_it() -> None:
+    rows = [msgspec.structs.replace(row("proved"), claim=claim) for claim in ("R4.inside", "R4.through_M3")]
+    lines = proofs_text(rows, [], []).splitlines()
+    assert "Claimed where: no boundary floors to 0." in lines
+    assert "Through M3 and M3.zero and M3.dense." in lines
 
 
 @pytest.mark.parametrize("command", ["prove", "explain"])

@@ -344,6 +344,9 @@ def test_a_claim_that_rests_on_equality_says_nothing_of_a_mask_that_differs(tmp_
     (done,) = run([task], tmp_path / "cache")
     assert {row.claim for row in done.result.rows} == set(task.claims)
     assert all(row.as_expected for row in done.result.rows)
+    equalities = ("M3", "M3.zero", "M3.dense")
+    (done,) = run([msgspec.structs.replace(task, claims=(*task.claims, *equalities), controls=True)])
+    assert {one.claim for one in done.result.controls if one.caught} == {*task.claims, *equalities}
     managers.write_text(bad)
     (done,) = run([task], tmp_path / "cache")
     assert {row.verdict for row in done.result.rows} == {"unknown"}
