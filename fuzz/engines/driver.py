@@ -1,6 +1,6 @@
 """The program inside an engine's process: it drives a real vLLM scheduler and streams what it decided.
 
-Run as ``driver.py READ_FD WRITE_FD [SOURCES]`` by the engine's own interpreter. It needs the standard library
+Run as ``driver.py READ_FD WRITE_FD TRACE_FD [SOURCES]`` by the engine's own interpreter. It needs the standard library
 and what vLLM itself depends on, so nothing of kvoracle can collide with an engine's packages; that is why
 records are plain tuples here, in the field order of ``oracle/trace.py``.
 
@@ -11,8 +11,12 @@ Frames, both ways: a 4-byte little-endian length, one byte that says the kind, J
 
     parent -> driver   S {"scenario": …, "record": bool}    Q (quit)
     driver -> parent   K {"version", "python", "pid"[, "patched", "lines"]}   once, when the engine is loaded
-                       H header, R [records] (one a step), E {"steps", "cpu", "rss_mb"[, "crash"][, "lines"]}
-                       X why the engine will not build for this scenario (then neither H nor E)
+                       E {"steps", "cpu", "rss_mb"[, "crash"][, "lines"]} when a scenario has ended
+                       X why the engine will not build for this scenario (then no E)
+
+``TRACE_FD`` is a file that the parent reads: 8 bytes, little-endian, say how many bytes of the trace follow. They
+are its lines, the header and one a step, and count as soon as they are whole. Written through shared memory they
+cost no call of the system, and outlive a process that dies or is killed.
 
 With ``SOURCES`` ``patched`` names the files whose patch was loaded, and ``lines`` says which watched lines ran, as
 [[file, [line, …]], …]: in K while the engine loaded, in E in the scenario.
@@ -39,6 +43,7 @@ import hashlib
 import json
 import linecache
 import logging
+import mmap
 import os
 import signal
 import struct
@@ -54,8 +59,10 @@ from typing import Any, BinaryIO
 
 IDLE_STEPS_MAX = 40
 PR_SET_PDEATHSIG = 1
-# A frame in so many is timed, since reading the clock costs about as much as a tenth of sending.
-TIMED_FRAMES = 8
+# A line in so many is timed, since reading the clock costs about as much as handing it over.
+TIMED_LINES = 8
+TRACE_BYTES = 1 << 20
+TRACE_START = 8
 SNAPSHOT_STEPS = 64
 # One scenario in so many ends with a snapshot; its text decides, so that a trace depends on nothing else.
 SNAPSHOT_SCENARIOS = 4
@@ -1168,7 +1175,7 @@ class Run:
             "missing": self.observer.missing,
             "kvoracle_trace": 1,
         }
-        self.channel.send_json(b"H", header)
+        self.channel.note(header)
 
     def play(self) -> None:
         """Run the scenario to its end, or into the engine's exception, which becomes a ``crash`` record."""
@@ -1297,14 +1304,14 @@ class Run:
             self.observer.snapshot()
 
     def flush(self) -> None:
-        """Send what was noted since the last frame, so that a crash of the process keeps it."""
+        """Hand over what was noted since the last line, so that a crash of the process keeps it."""
         if self.records and self.record:
-            if self.index % TIMED_FRAMES:
-                self.channel.send_json(b"R", self.records)
+            if self.index % TIMED_LINES:
+                self.channel.note(self.records)
             else:
                 clock = time.thread_time()
-                self.channel.send_json(b"R", self.records)
-                self.transport += TIMED_FRAMES * (time.thread_time() - clock)
+                self.channel.note(self.records)
+                self.transport += TIMED_LINES * (time.thread_time() - clock)
         self.records.clear()
 
     def summary(self) -> dict[str, Any]:
@@ -1361,13 +1368,39 @@ def resident_mb() -> float:
 # --- talking to the parent --------------------------------------------------------------------------
 
 
-class Channel:
-    """Frames over two private descriptors; what vLLM prints can never get into them."""
+class Trace:
+    """The lines of one trace in a file that the parent reads too; it grows, and begins anew with each scenario."""
 
-    def __init__(self, read_fd: int, write_fd: int) -> None:
+    def __init__(self, descriptor: int) -> None:
+        os.ftruncate(descriptor, TRACE_BYTES)
+        self.map = mmap.mmap(descriptor, TRACE_BYTES)
+        self.end = TRACE_START
+
+    def begin(self) -> None:
+        """Begin anew; the parent has read the trace before, and set the count to 0."""
+        self.end = TRACE_START
+
+    def add(self, line: bytes) -> None:
+        """Add a line; only then count it."""
+        start, self.end = self.end, self.end + len(line) + 1
+        while self.end > len(self.map):
+            self.map.resize(2 * len(self.map))
+        self.map[start : self.end] = line + b"\n"
+        self.map[:TRACE_START] = (self.end - TRACE_START).to_bytes(TRACE_START, "little")
+
+
+class Channel:
+    """Frames over two private descriptors, and the trace; what vLLM prints can never get into them."""
+
+    def __init__(self, read_fd: int, write_fd: int, trace_fd: int) -> None:
         self.source: BinaryIO = os.fdopen(read_fd, "rb")
         self.sink: BinaryIO = os.fdopen(write_fd, "wb", buffering=1 << 16)
+        self.trace = Trace(trace_fd)
         self.encode: Any = None
+
+    def note(self, value: Any) -> None:
+        """Add a line of JSON to the trace."""
+        self.trace.add(self.encode(value))
 
     def send(self, kind: bytes, payload: bytes) -> None:
         """Send one frame at once."""
@@ -1403,7 +1436,7 @@ def serve(engine: SimpleNamespace, channel: Channel) -> None:
 def collect_garbage() -> float:
     """Collect if there may be much: engines are full of cycles. Gives the CPU seconds that it took.
 
-    What is noted of a run is freed as it is sent, so what is found here are engines that have served.
+    What is noted of a run is freed as it is handed over, so what is found here are engines that have served.
     """
     if gc.get_count()[0] <= GARBAGE_OBJECTS_MAX:
         return 0.0
@@ -1413,9 +1446,10 @@ def collect_garbage() -> float:
 
 
 def answer(engine: SimpleNamespace, channel: Channel, raw: bytes, record: bool) -> None:
-    """Run one scenario and send its frames."""
+    """Run one scenario: write its trace, and send what it ended with."""
     if engine.sources is not None:
         engine.sources.hits.clear()  # a scenario that was refused left its own
+    channel.trace.begin()
     run = Run(engine, channel, raw, record)
     try:
         run.build()
@@ -1438,10 +1472,10 @@ def die_with_parent() -> None:
 def main() -> None:
     """Load the engine, say so, serve."""
     die_with_parent()
-    channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
+    channel = Channel(*map(int, sys.argv[1:4]))
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    sources = use_sources(sys.argv[3]) if len(sys.argv) > 3 else None
+    sources = use_sources(sys.argv[4]) if len(sys.argv) > 4 else None
     engine = load_engine()
     engine.sources = sources
     channel.encode = engine.msgspec.json.Encoder().encode

@@ -4,9 +4,11 @@ The driver (``driver.py``) is spoken to over a private pair of pipes, so nothing
 can disturb it. A frame is a 4-byte little-endian length and a payload whose first byte is its kind:
 
 - to the driver: ``S`` and JSON ``{"scenario", "record"}``; ``Q`` to quit;
-- from it: ``K`` hello with ``{"version", "python", "pid"}`` once it has loaded; then per scenario ``H`` the
-  trace's header, ``R`` a line of records (any number), ``E`` the end with ``{"steps", "cpu", "rss_mb"}``,
-  or ``X`` and the reason why the engine would not build for the scenario.
+- from it: ``K`` hello with ``{"version", "python", "pid"}`` once it has loaded; then per scenario ``E`` the
+  end with ``{"steps", "cpu", "rss_mb"}``, or ``X`` and the reason why the engine would not build for it.
+
+The trace is a file that the driver writes through shared memory: 8 bytes, little-endian, that say how many follow,
+and its lines. It is read when the scenario has ended, or when the process has.
 
 Sources that are patched or watched are handed over in a file; then ``K`` and ``E`` also say which watched lines ran.
 """
@@ -14,7 +16,6 @@ Sources that are patched or watched are handed over in a file; then ``K`` and ``
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import select
@@ -38,7 +39,9 @@ DRIVER = Path(__file__).with_name("driver.py")
 
 CrashKind = Literal["hang", "died", "memory"]
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
+_COUNT_BYTES = 8
+"""At the start of the trace's file, the number of bytes that follow."""
 _FRAME_BYTES_MAX = 1 << 30
 """A longer frame is no frame: something else was written into the driver's pipe."""
 _LOG_BYTES_MAX = 16 << 20
@@ -48,7 +51,6 @@ _CHECK_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 2.0
 """Time for a stuck process to write where it is stuck before it is killed."""
 _QUIT_SECONDS = 2.0
-_F_SETPIPE_SZ = 1031
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -179,10 +181,11 @@ class VllmEngine:
             process.send(b"S" + _encoder.encode({"scenario": scenario, "record": record}), self._hang_seconds)
             end = self._receive(process, run)
             if end is not None:
+                run.lines = process.trace()
                 run.cpu, run.lines_hit = end.cpu, _flat(end.lines)
                 self._check_growth(process, end)
         except _Crash as crash:
-            run.lines.append(self._post_mortem(process, crash))
+            run.lines = [*process.trace(), self._post_mortem(process, crash)]
             self._process = None
         except BaseException:
             # Interrupted half-way: what the process would say next belongs to this run, so it must go.
@@ -204,19 +207,14 @@ class VllmEngine:
         self.close()
 
     def _receive(self, process: _Process, run: Run) -> _End | None:
-        """Collect one run's frames; None when the scenario was refused. Raises _Crash."""
-        while True:
-            kind, payload = process.frame(self._hang_seconds)
-            if kind in (b"H", b"R"):
-                run.lines.append(payload)
-            elif kind == b"E":
-                return _decode_end(payload)
-            elif kind == b"X":
-                run.lines.clear()
-                run.refused = payload.decode(errors="replace") or "no reason given"
-                return None
-            else:
-                raise _Crash("died", f"the driver sent a frame of unknown kind {kind!r}")
+        """Wait for the end of a run; None when the scenario was refused. Raises _Crash."""
+        kind, payload = process.frame(self._hang_seconds)
+        if kind == b"E":
+            return _decode_end(payload)
+        if kind == b"X":
+            run.refused = payload.decode(errors="replace") or "no reason given"
+            return None
+        raise _Crash("died", f"the driver sent a frame of unknown kind {kind!r}")
 
     def _check_growth(self, process: _Process, end: _End) -> None:
         """Take the first scenario's memory as the level, and hold later ones against it."""
@@ -252,7 +250,7 @@ class VllmEngine:
 
 
 class _Process:
-    """A driver's process with its pipes and its log."""
+    """A driver's process with its pipes, its trace and its log."""
 
     def __init__(self, launch: Launch, driver: Path, core: int | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="kvoracle-engine-"))
@@ -264,10 +262,11 @@ class _Process:
         self.deadline = 0.0
         self._memory_checked = 0.0
         self.memory_mb_max = float("inf")
-        self._popen, self._read_fd, self._write_fd = _spawn(launch, driver, self._log)
-        self._pipes = [self._read_fd, self._write_fd]
+        self._trace_fd = os.open(self._folder / "trace", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._popen, self._read_fd, self._write_fd = _spawn(launch, driver, self._log, self._trace_fd)
+        self._files = [self._read_fd, self._write_fd, self._trace_fd]
         # Should the engine's owner forget it, or an exception end the program.
-        self._finalizer = weakref.finalize(self, _release, os.getpid(), self._popen, self._pipes, self._folder)
+        self._finalizer = weakref.finalize(self, _release, os.getpid(), self._popen, self._files, self._folder)
         self._poll_in = select.poll()
         self._poll_in.register(self._read_fd, select.POLLIN)
         self._poll_out = select.poll()
@@ -279,8 +278,9 @@ class _Process:
                 os.sched_setscheduler(self._popen.pid, os.SCHED_OTHER, os.sched_param(0))
 
     def begin(self, seconds: float) -> None:
-        """A run begins, which may take ``seconds``; what the log holds so far is not about it."""
+        """A run begins, which may take ``seconds``; what trace and log hold so far is not about it."""
         self.deadline = time.monotonic() + seconds
+        os.pwrite(self._trace_fd, bytes(_COUNT_BYTES), 0)
         self._log_start = self._log.stat().st_size
         if self._log_start > _LOG_BYTES_MAX:
             os.truncate(self._log, 0)  # it is written in append mode, so the process goes on from there
@@ -305,9 +305,11 @@ class _Process:
         found = self._take_frame()
         if found is not None:
             return found
-        silent_until = time.monotonic() + seconds
+        silent_until, noted = time.monotonic() + seconds, self._noted_bytes()
         while found is None:
             now = time.monotonic()
+            if (more := self._noted_bytes()) != noted:
+                silent_until, noted = now + seconds, more
             if now >= silent_until:
                 raise _Crash("hang", f"nothing was decided for {seconds:.0f} s")
             if now >= self.deadline:
@@ -318,6 +320,13 @@ class _Process:
                 self._fill()
                 found = self._take_frame()
         return found
+
+    def trace(self) -> list[bytes]:
+        """The lines that this run has given until now."""
+        return os.pread(self._trace_fd, self._noted_bytes(), _COUNT_BYTES).splitlines()
+
+    def _noted_bytes(self) -> int:
+        return int.from_bytes(os.pread(self._trace_fd, _COUNT_BYTES, 0), "little")
 
     def _check_memory(self, now: float) -> None:
         """Raise _Crash when the process has grown too much; looks only every ``_CHECK_SECONDS``."""
@@ -367,7 +376,7 @@ class _Process:
         """End the process, unless it ends by itself in ``wait_seconds``; return its status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(wait_seconds)
-        _end(self._popen, self._pipes)
+        _end(self._popen, self._files)
         return self._popen.returncode
 
     def quit(self) -> None:
@@ -399,12 +408,13 @@ def child_environment(launch: Launch) -> dict[str, str]:
     return environment
 
 
-def _spawn(launch: Launch, driver: Path, log: Path) -> tuple[subprocess.Popen[bytes], int, int]:
+def _spawn(launch: Launch, driver: Path, log: Path, trace: int) -> tuple[subprocess.Popen[bytes], int, int]:
     """Start the driver; return its process and our ends of the pipes, to read from and to write to."""
     sources = _sources(launch, log.parent)
     child_reads, we_write = os.pipe()
     we_read, child_writes = os.pipe()
-    command = [str(launch.python), str(driver), str(child_reads), str(child_writes), *sources]
+    inherited = (child_reads, child_writes, trace)
+    command = [str(launch.python), str(driver), *map(str, inherited), *sources]
     try:
         with open(log, "ab") as output:
             process = subprocess.Popen(
@@ -412,7 +422,7 @@ def _spawn(launch: Launch, driver: Path, log: Path) -> tuple[subprocess.Popen[by
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(child_reads, child_writes),
+                pass_fds=inherited,
                 env=child_environment(launch),
                 cwd=log.parent,
                 process_group=0,  # Ctrl-C is ours to handle; the engine would take it for a crash
@@ -425,14 +435,12 @@ def _spawn(launch: Launch, driver: Path, log: Path) -> tuple[subprocess.Popen[by
         os.close(child_reads)
         os.close(child_writes)
     os.set_blocking(we_write, False)
-    with contextlib.suppress(OSError):  # fewer switches between the two processes, where the system allows it
-        fcntl.fcntl(we_read, _F_SETPIPE_SZ, _READ_BYTES)
     _forbid_core_dump(process.pid)
     return process, we_read, we_write
 
 
 def _sources(launch: Launch, folder: Path) -> list[str]:
-    """The driver's third argument, a file that says what to patch and watch; none where there is nothing."""
+    """The driver's last argument, a file that says what to patch and watch; none where there is nothing."""
     if not (launch.patches or launch.watch):
         return []
     file = folder / "sources.json"
@@ -448,18 +456,18 @@ def _forbid_core_dump(pid: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
 
 
-def _end(process: subprocess.Popen[bytes], pipes: list[int]) -> None:
-    """Kill the process if it lives, reap it, and close our ends of its pipes, once."""
+def _end(process: subprocess.Popen[bytes], files: list[int]) -> None:
+    """Kill the process if it lives, reap it, and close its trace and our ends of its pipes, once."""
     process.kill()
     process.wait()
-    while pipes:
-        os.close(pipes.pop())
+    while files:
+        os.close(files.pop())
 
 
-def _release(owner: int, process: subprocess.Popen[bytes], pipes: list[int], folder: Path) -> None:
+def _release(owner: int, process: subprocess.Popen[bytes], files: list[int], folder: Path) -> None:
     if os.getpid() != owner:  # a fork of the owner has the object, but the process is not its own
         return
-    _end(process, pipes)
+    _end(process, files)
     shutil.rmtree(folder, ignore_errors=True)
 
 

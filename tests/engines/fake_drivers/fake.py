@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-READ, WRITE = int(sys.argv[1]), int(sys.argv[2])
+READ, WRITE, TRACE = map(int, sys.argv[1:4])
 hoard: list[bytearray] = []
 
 
@@ -22,6 +22,14 @@ def frame(kind: bytes, payload: object) -> bytes:
 def put(data: bytes) -> None:
     while data:
         data = data[os.write(WRITE, data) :]
+
+
+def note(*lines: bytes) -> None:
+    """Add lines to the trace; only then count them."""
+    noted = int.from_bytes(os.pread(TRACE, 8, 0), "little")
+    data = b"".join(line + b"\n" for line in lines)
+    os.pwrite(TRACE, data, 8 + noted)
+    os.pwrite(TRACE, (noted + len(data)).to_bytes(8, "little"), 0)
 
 
 def take(count: int) -> bytes:
@@ -60,7 +68,10 @@ def misbehave(word: str, number: int) -> bool:  # noqa: C901, PLR0912 - one bran
     elif word == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     elif word == "truncate":
-        put(frame(b"R", b"[]" * 500)[:100])
+        put(frame(b"E", b"[]" * 500)[:100])
+        os._exit(0)
+    elif word == "half-line":
+        os.pwrite(TRACE, b'["hal', 8 + int.from_bytes(os.pread(TRACE, 8, 0), "little"))
         os._exit(0)
     elif word == "garbage":
         put(b"this is not a frame at all, it is text")
@@ -75,8 +86,13 @@ def misbehave(word: str, number: int) -> bool:  # noqa: C901, PLR0912 - one bran
         put(frame(b"X", b"it will not have it"))
     elif word == "endless":
         while True:
-            put(frame(b"R", b"[]"))
+            note(b"[]")
             time.sleep(0.01)
+    elif word == "steady":
+        for _ in range(number):
+            time.sleep(0.1)
+            note(b"[]")
+        return True
     elif word == "grow":
         hoard.append(bytearray(b"x") * (number << 20))
         return True
@@ -88,16 +104,15 @@ def misbehave(word: str, number: int) -> bool:  # noqa: C901, PLR0912 - one bran
             print("\x00\x01 garbage " * 10000, file=stream, flush=True)
         return True
     elif word == "big":
-        put(frame(b"R", b"[" + b" " * (number << 20) + b"]"))
+        note(b"[" + b" " * (number << 20) + b"]")
         return True
     elif word == "many":
-        put(b"".join(frame(b"R", b'["%d"]' % index) for index in range(number)))
+        note(*(b'["%d"]' % index for index in range(number)))
         return True
     elif word == "trickle":
-        for byte in frame(b"R", b'["slowly"]'):
+        for byte in frame(b"E", {"steps": number}):
             put(bytes([byte]))
             time.sleep(0.02)
-        return True
     return word == ""
 
 
@@ -125,9 +140,9 @@ def main() -> None:
             "environment": dict(os.environ),
             "path": sys.path,
         }
-        put(frame(b"H", header))
+        note(json.dumps(header).encode())
         if misbehave(word, int(number or 0)):
-            put(frame(b"R", b"[]"))
+            note(b"[]")
             end()
 
 
