@@ -95,7 +95,8 @@ class Case:
         self.memory = Memory(self.groups, self._exports())
         self.requests: dict[str, RequestState] = {}
         self.tail_units: dict[int, set[int]] = {}
-        self.verdict = Verdict()
+        self.verdict = verdict = Verdict()
+        self._judged, self._covered = verdict.judged, verdict.coverage
         self.geometry = geometry_class(scenario)
         self.record = -1
         self.step = 0
@@ -128,7 +129,7 @@ class Case:
 
     def judged(self, rule: str, times: int = 1) -> bool:
         """Note that ``rule`` has something to judge here, so many times; False if it is not asked for."""
-        counts = self.verdict.judged
+        counts = self._judged
         if rule in counts:
             counts[rule] += times
             return True
@@ -139,7 +140,7 @@ class Case:
 
     def cover(self, event: str, times: int = 1) -> None:
         """Count an event for the coverage table."""
-        counts = self.verdict.coverage
+        counts = self._covered
         counts[event] = counts.get(event, 0) + times
 
     def allow(self, difference: str) -> None:

@@ -60,14 +60,15 @@ def check_cache_calls(case: Case, state: RequestState, record: Allocate, calls: 
 
 def nothing_new(case: Case, record: Cache, state: RequestState) -> bool:
     """Whether a call can neither fill a block nor reach a partial tail, so that nothing may be committed."""
-    spec = case.groups[record.group]
-    if record.tokens // spec.block > state.cached[record.group] or saved_in(case, state, record.group) is not None:
+    group, tokens = record.group, record.tokens
+    spec = case.groups[group]
+    if tokens // spec.block > state.cached[group] or saved_in(case, state, group) is not None:
         return False
     if spec.kind == "full":
         return spec.block == case.setup.hash_block
     if spec.kind in ("swa", "chunked"):
         return True
-    return not (record.tokens == state.mamba_tails[record.group] or case.setup.exact_junction)
+    return not (tokens == state.mamba_tails[group] or case.setup.exact_junction)
 
 
 def open_window(case: Case, record: Cache) -> Window:
@@ -91,15 +92,13 @@ def open_window(case: Case, record: Cache) -> Window:
 
 def _expect_blocks(case: Case, policy: Policy, window: Window) -> None:
     """Full blocks that the mask keeps and that the table still holds."""
-    table = window.state.tables[window.record.group]
-    spec = case.groups[window.record.group]
-    alignment = mask_alignment(case, policy)
+    group, positions, expected = window.record.group, window.positions, window.expected
+    table, spec = window.state.tables[group], case.groups[group]
+    alignment, interval = mask_alignment(case, policy), case.setup.retention
     keeps_all = retention.keeps_all(spec)
     for number in range(window.first, min(window.end, len(table))):
-        if table[number] and (
-            keeps_all or retention.keep(spec, number, alignment, case.setup.retention, window.positions)
-        ):
-            window.expected.add(((number + 1) * spec.block, table[number]))
+        if table[number] and (keeps_all or retention.keep(spec, number, alignment, interval, positions)):
+            expected.add(((number + 1) * spec.block, table[number]))
 
 
 def _expect_tail(case: Case, policy: Policy, window: Window, hashed: int) -> None:

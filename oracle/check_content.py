@@ -45,25 +45,25 @@ class Content:
                 moved.content,
                 moved.following,
             )
-        spec = case.groups[record.group]
+        spec, position = case.groups[record.group], record.position
         state = self.case.request(record.request)
-        reach = record.position + case.setup.lookahead_hash
-        ids = case.grow_ids(state, max(reach, record.position + 1))
-        named = case.index.names.setdefault(record.digest, (ids[reach], record.position))
-        if named != (ids[reach], record.position) and case.judged("C1"):
+        reach = position + case.setup.lookahead_hash
+        ids = case.grow_ids(state, max(reach, position + 1))
+        name = (ids[reach], position)
+        if case.index.names.setdefault(record.digest, name) != name and case.judged("C1"):
             case.report(
                 "C1",
                 "commit",
                 f"the hash given to block {record.block} in {case.name(record.group)} is called the first "
-                f"{record.position} tokens of {record.request}, and was made from other tokens before",
+                f"{position} tokens of {record.request}, and was made from other tokens before",
                 request=record.request,
                 group=record.group,
                 block=record.block,
             )
-        first = floor_to(record.position - 1, spec.block)
-        content = [ids[record.position]] if spec.kind == "mamba" else ids[first + 1 : record.position + 1]
-        following = ids[record.position + 1] if state.known > record.position else 0
-        return Entry(record.group, record.block, ids[reach], record.position, record.digest, content, following)
+        first = floor_to(position - 1, spec.block)
+        content = [ids[position]] if spec.kind == "mamba" else ids[first + 1 : position + 1]
+        following = ids[position + 1] if state.known > position else 0
+        return Entry(record.group, record.block, ids[reach], position, record.digest, content, following)
 
     def run_worker(self, record: trace.Step) -> None:
         """The step as the worker executes it, into the ghost; C2 for what it reads."""

@@ -89,10 +89,8 @@ class Holdings:
             self.freed.append(blocks)
 
     def cache(self, state: RequestState, record: trace.Cache) -> None:
-        """A group may cache: in an allocation, whose record comes next, or with an output."""
+        """A Mamba group may cache: in an allocation, whose record comes next, or with an output."""
         group = self.case.groups[record.group]
-        if group.kind != "mamba":
-            return
         key = (record.request, record.group)
         if key in self.calls:
             self._register(state, record.group)

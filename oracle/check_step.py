@@ -24,12 +24,11 @@ def check_chunk(case: Case, item: trace.Scheduled, state: RequestState) -> None:
         )
 
 
-def check_limits(case: Case, record: trace.Step) -> None:
-    """A3: budget, sequences and positive counts."""
+def check_limits(case: Case, record: trace.Step, total: int) -> None:
+    """A3: budget, sequences and positive counts. ``total``: the tokens that the step holds."""
     limits = case.scenario.limits
     if not case.judged("A3"):
         return
-    total = sum(item.tokens for item in record.scheduled)
     if total > limits.budget:
         case.report(
             "A3",
@@ -116,9 +115,12 @@ class Progress:
         self.finish(request)
         self.urgency.pop(request, None)
 
-    def check(self, record: trace.Step) -> None:
-        """P1: some request advances in every ``IDLE_STEPS_LIMIT`` steps while one waits; then P2."""
-        self._check_next(record)
+    def check(self, record: trace.Step, total: int) -> None:
+        """P1: some request advances in every ``IDLE_STEPS_LIMIT`` steps while one waits; then P2.
+
+        ``total``: the tokens that the step holds.
+        """
+        self._check_next(record, total)
         if record.scheduled or record.waiting + record.running == 0:
             self.idle_steps = 0
             return
@@ -133,9 +135,9 @@ class Progress:
                 actual="none does",
             )
 
-    def _check_next(self, record: trace.Step) -> None:
+    def _check_next(self, record: trace.Step, total: int) -> None:
         """P2: whoever is next, and every request that runs, gets tokens while others do and there is room."""
-        served = dict.fromkeys(item.request for item in record.scheduled)
+        served = {item.request: None for item in record.scheduled}
         for request in served:
             self.waiting.pop(request, None)
             self.running[request] = None
@@ -143,7 +145,7 @@ class Progress:
         if not self.judges_order:
             return
         limits = self.case.scenario.limits
-        left = limits.budget - sum(item.tokens for item in record.scheduled)
+        left = limits.budget - total
         candidates: list[str] = []
         if left > 0 and served and not refused:
             candidates = [request for request in self.running if request not in served]

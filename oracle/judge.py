@@ -103,7 +103,7 @@ class Judge:
                 reasons.setdefault(rule, "no policy: the build is judged by the invariants")
         elif not case.policy.allows_wide_blocks:
             reasons.setdefault("S4", "it holds from 0.27 on")
-        case.rules -= reasons.keys()
+        case.rules = case.rules.difference(reasons)
 
     def feed_all(self, records: Iterable[trace.AnyRecord]) -> None:
         """Judge records in order."""
@@ -192,9 +192,9 @@ class Judge:
         self.admission.allocate(record, state)
 
     def _cache(self, record: trace.Cache) -> None:
-        state = self.case.request(record.request)
-        state.told[self._group(record.group)] = record.tokens
-        if self.holdings is not None:
+        state, group = self.case.request(record.request), self._group(record.group)
+        state.told[group] = record.tokens
+        if self.holdings is not None and self.case.groups[group].kind == "mamba":
             self.holdings.cache(state, record)
         # Most calls change nothing; a window is opened for those only if a commit comes all the same.
         if nothing_new(self.case, record, state):
@@ -290,8 +290,9 @@ class Judge:
         case = self.case
         case.step = record.index
         case.verdict.steps += 1
-        check_limits(case, record)
-        self.progress.check(record)
+        total = sum([item.tokens for item in record.scheduled])
+        check_limits(case, record, total)
+        self.progress.check(record, total)
         self.admission.step(record)
         if self.holdings is not None:
             self.holdings.step(record)
