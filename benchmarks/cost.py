@@ -4,7 +4,8 @@
 
 Every scenario is run with recording on and off, one right after the other and in turns first, so that what
 observation costs is the difference on the same work and is not booked as the engine's. CPU time of the
-engine's process is the system's own count; the driver's clocks split it further.
+engine's process is the system's own count; the driver's clocks split it further. All of it is done once with the
+judge interpreted and, where it was compiled (``kvoracle compile``), once with that.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import datetime
 import os
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 
 import click
 import msgspec
 
 from fuzz.campaign import Campaign, Settings
+from fuzz.compiled import compiled_first, compiled_judge
 from fuzz.engines.open import Prepared, open_prepared, prepare_engine
 from fuzz.engines.protocol import Engine
 from fuzz.sources import Scenarios, scenario_source
@@ -110,6 +115,30 @@ def measure(engine: Engine, scenarios: list[Scenario]) -> Cost:
     return cost
 
 
+def cost_of(name: str, number: int) -> Cost:
+    """What a worker does on its core, with whichever judge this process has."""
+    prepared = prepare_engine(name)
+    drawn, generation = generate(prepared, number)
+    core = min(os.sched_getaffinity(0))
+    share_core(core)
+    engine = open_prepared(prepared, core=core)
+    settle()
+    try:
+        for scenario in drawn[:WARM_UP]:
+            engine.run(scenario)
+        cost = measure(engine, drawn)
+    finally:
+        engine.close()
+    cost.generation = generation
+    return cost
+
+
+def in_a_worker(name: str, number: int, judge: AbstractContextManager[None]) -> Cost:
+    """``cost_of`` in a process that starts as a worker does."""
+    with judge, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(cost_of, name, number).result()
+
+
 def wall_seconds(prepared: Prepared, number: int, workers: int) -> float:
     """The time that a campaign of ``number`` scenarios takes, engine load left out."""
     with tempfile.TemporaryDirectory() as folder:
@@ -126,6 +155,18 @@ def wall_seconds(prepared: Prepared, number: int, workers: int) -> float:
         return Campaign(prepared, settings).run().clock.fuzzing
 
 
+def print_cost(judge: str, cost: Cost) -> None:
+    """CPU time by phase, and the shares that have limits."""
+    click.echo(f"judge {judge}, {cost.steps:,} steps")
+    for phase in PHASES:
+        seconds = getattr(cost, phase)
+        share = 100 * seconds / cost.whole
+        click.echo(f"  {phase:<14} {1e6 * seconds / cost.steps:8.1f} us a step  {share:5.1f}%")
+    engine_share = (cost.calls + cost.construction) / (cost.whole - cost.generation)
+    click.echo(f"  engine calls and construction, without generation: {100 * engine_share:.1f}% (at least 50%)")
+    click.echo(f"  generation, of the whole: {100 * cost.generation / cost.whole:.1f}% (at most 15%)")
+
+
 @click.command()
 @click.option("--engine", "name", default="vllm==0.33.0", show_default=True)
 @click.option("--scenarios", type=click.IntRange(min=1), default=500, show_default=True)
@@ -133,28 +174,14 @@ def wall_seconds(prepared: Prepared, number: int, workers: int) -> float:
 def main(name: str, scenarios: int, no_workers: bool) -> None:
     """Print CPU time a step by phase, the shares that have limits, and the gain of two workers."""
     prepared = prepare_engine(name)
-    drawn, generation = generate(prepared, scenarios)
-    core = min(os.sched_getaffinity(0))
-    every_core = os.sched_getaffinity(0)
-    share_core(core)
-    engine = open_prepared(prepared, core=core)
-    settle()
-    try:
-        for scenario in drawn[:WARM_UP]:
-            engine.run(scenario)
-        cost = measure(engine, drawn)
-    finally:
-        engine.close()
-        os.sched_setaffinity(0, every_core)
-    cost.generation = generation
-    click.echo(f"{prepared.label}, {scenarios} scenarios of seed {SEED}, {cost.steps:,} steps, one core")
-    for phase in PHASES:
-        seconds = getattr(cost, phase)
-        share = 100 * seconds / cost.whole
-        click.echo(f"  {phase:<14} {1e6 * seconds / cost.steps:8.1f} us a step  {share:5.1f}%")
-    engine_share = (cost.calls + cost.construction) / (cost.whole - cost.generation)
-    click.echo(f"engine calls and construction, without generation: {100 * engine_share:.1f}% (at least 50%)")
-    click.echo(f"generation, of the whole: {100 * cost.generation / cost.whole:.1f}% (at most 15%)")
+    costs = {"interpreted": in_a_worker(name, scenarios, nullcontext())}
+    if compiled_judge() is None:
+        click.echo("the judge is not compiled (kvoracle compile); the limits are those of a compiled one")
+    else:
+        costs["compiled"] = in_a_worker(name, scenarios, compiled_first())
+    click.echo(f"{prepared.label}, {scenarios} scenarios of seed {SEED}, one core")
+    for judge, cost in costs.items():
+        print_cost(judge, cost)
     if not no_workers:
         one, two = (wall_seconds(prepared, scenarios, workers) for workers in (1, 2))
         click.echo(f"one worker {one:.1f} s, two workers {two:.1f} s: {one / two:.2f} times (at least 1.7)")

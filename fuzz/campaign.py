@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fuzz import worker
+from fuzz.compiled import compiled_first, judge_kind
 from fuzz.engines.open import Prepared
 from fuzz.findings import (
     BadFinding,
@@ -106,10 +107,12 @@ class State(msgspec.Struct):
 
     ``phase`` is for display. ``paths``: where findings are stored. ``error``: why the campaign ended early,
     ``traceback``: if that was a mistake of kvoracle. ``faults``: scenarios on which it failed, for replay.
+    ``judge``: what workers judge with.
     """
 
     prepared: Prepared
     settings: Settings
+    judge: str = msgspec.field(default_factory=judge_kind)
     phase: str = "loading"
     tally: Tally = msgspec.field(default_factory=Tally)
     clock: Clock = msgspec.field(default_factory=Clock)
@@ -217,7 +220,7 @@ class Campaign:
                 against=self._settings.against,
             )
             process = context.Process(target=worker.main, args=(theirs, plan), daemon=True)
-            with _uninterrupted():
+            with _uninterrupted(), compiled_first():
                 process.start()
             theirs.close()
             self._workers.append((process, ours))

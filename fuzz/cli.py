@@ -12,6 +12,7 @@ from fuzz.findings import kvoracle_version
 
 COMMANDS = (
     "bisect",
+    "compile",
     "engines",
     "explain",
     "features",

@@ -242,7 +242,7 @@ def heading(state: State) -> str:
     lines = [
         f"{prepared.label}: version {prepared.version}, compared with {against}",
         f"kvoracle {kvoracle_version()}, seed {source.seed}, {count(settings.workers, 'worker')},"
-        f" {' or '.join(limits) or 'until stopped'}, {source.backend} generator",
+        f" {' or '.join(limits) or 'until stopped'}, {source.backend} generator, {state.judge} judge",
     ]
     if settings.rules is not None:
         lines.append(f"rules {', '.join(sorted(settings.rules))}")

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 
 import msgspec
 
+from fuzz.compiled import compiled_first
 from fuzz.engines.open import open_prepared, prepare_engine
 from fuzz.engines.planted import FAULTS
 from fuzz.metamorphic import RELATIONS
@@ -57,11 +58,9 @@ def run_controls(
     names: list[str], *, seed: int = SEED, scenarios: int = SCENARIOS, workers: int = 1
 ) -> Iterator[Control]:
     """The results, in the order of ``names``."""
-    if workers == 1:
-        yield from (run_control(name, seed, scenarios) for name in names)
-        return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(run_control, name, seed, scenarios) for name in names]
+        with compiled_first():  # the first job starts all processes
+            jobs = [pool.submit(run_control, name, seed, scenarios) for name in names]
         yield from (job.result() for job in jobs)
 
 

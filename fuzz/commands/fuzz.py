@@ -166,6 +166,7 @@ def summary_document(state: State) -> dict[str, Any]:
     prepared, settings, tally = state.prepared, state.settings, state.tally
     return {
         "kvoracle": kvoracle_version(),
+        "judge": state.judge,
         "engine": {
             "name": prepared.name.typed,
             "version": prepared.version,

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from fuzz.commands.bug_table import run_bugs
 from fuzz.commands.common import CLEAN, FINDINGS, Duration, Problem, json_option, leave, print_json
+from fuzz.compiled import judge_kind
 from fuzz.findings import kvoracle_version
 from fuzz.selftest import SCENARIOS, SEED, Control, controls, run_controls
 from reference.rules import RULES
@@ -47,7 +48,10 @@ def selftest(
     if fuzz_seconds is not None:
         raise Problem("--time says how long to fuzz for each public bug: add --bugs")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    click.echo(f"kvoracle {kvoracle_version()}, seed {seed}, at most {scenarios} scenarios each\n", err=as_json)
+    click.echo(
+        f"kvoracle {kvoracle_version()}, seed {seed}, at most {scenarios} scenarios each, {judge_kind()} judge\n",
+        err=as_json,
+    )
     started = time.monotonic()
     results = []
     for control in run_controls(controls(), seed=seed, scenarios=scenarios, workers=workers or cores):

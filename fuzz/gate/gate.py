@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from fuzz import worker
+from fuzz.compiled import judge_kind
 from fuzz.engines.open import Prepared
 from fuzz.findings import kvoracle_version
 from fuzz.gate import controls as planted
@@ -323,6 +324,7 @@ def settings_document(settings: Settings) -> dict[str, object]:
         "tolerance": settings.tolerance,
         "accept": sorted(settings.accept),
         "require_proof": settings.require_proof,
+        "judge": judge_kind(),
     }
 
 

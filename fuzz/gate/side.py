@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fuzz.compiled import compiled_first
 from fuzz.confirm import SplitCall, confirm
 from fuzz.engines.open import Prepared
 from fuzz.engines.process import VllmEngine
@@ -94,7 +95,8 @@ class Side:
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe()
         self._process: SpawnProcess = context.Process(target=main, args=(theirs, prepared, core), daemon=True)
-        self._process.start()
+        with compiled_first():
+            self._process.start()
         theirs.close()
 
     def wait(self) -> None:
