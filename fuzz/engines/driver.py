@@ -14,8 +14,8 @@ Frames, both ways: a 4-byte little-endian length, one byte that says the kind, J
                        E {"steps", "cpu", "rss_mb"[, "crash"][, "lines"]} when a scenario has ended
                        X why the engine will not build for this scenario (then no E)
 
-``TRACE_FD`` is a file that the parent reads: 8 bytes, little-endian, say how many bytes of the trace follow. They
-are its lines, the header and one a step, and count as soon as they are whole. Written through shared memory they
+``TRACE_FD`` is a file in memory that the parent reads: 8 bytes, little-endian, say how many bytes of the trace follow.
+They are its lines, the header and one a step, and count as soon as they are whole. Written through shared memory they
 cost no call of the system, and outlive a process that dies or is killed.
 
 With ``SOURCES`` ``patched`` names the files whose patch was loaded, and ``lines`` says which watched lines ran, as

@@ -7,8 +7,8 @@ can disturb it. A frame is a 4-byte little-endian length and a payload whose fir
 - from it: ``K`` hello with ``{"version", "python", "pid"}`` once it has loaded; then per scenario ``E`` the
   end with ``{"steps", "cpu", "rss_mb"}``, or ``X`` and the reason why the engine would not build for it.
 
-The trace is a file that the driver writes through shared memory: 8 bytes, little-endian, that say how many follow,
-and its lines. It is read when the scenario has ended, or when the process has.
+The trace is a file in memory that both share: 8 bytes, little-endian, that say how many follow, and its lines. It is
+read when the scenario has ended, or when the process has.
 
 Sources that are patched or watched are handed over in a file; then ``K`` and ``E`` also say which watched lines ran.
 """
@@ -262,7 +262,8 @@ class _Process:
         self.deadline = 0.0
         self._memory_checked = 0.0
         self.memory_mb_max = float("inf")
-        self._trace_fd = os.open(self._folder / "trace", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # In memory: on a disk that is full, writing it would end the engine's process.
+        self._trace_fd = os.memfd_create("kvoracle-trace")
         self._popen, self._read_fd, self._write_fd = _spawn(launch, driver, self._log, self._trace_fd)
         self._files = [self._read_fd, self._write_fd, self._trace_fd]
         # Should the engine's owner forget it, or an exception end the program.
@@ -323,7 +324,9 @@ class _Process:
 
     def trace(self) -> list[bytes]:
         """The lines that this run has given until now."""
-        return os.pread(self._trace_fd, self._noted_bytes(), _COUNT_BYTES).splitlines()
+        with open(self._trace_fd, "rb", closefd=False) as file:  # reads to the end, however much it is
+            file.seek(_COUNT_BYTES)
+            return file.read(self._noted_bytes()).splitlines()
 
     def _noted_bytes(self) -> int:
         return int.from_bytes(os.pread(self._trace_fd, _COUNT_BYTES, 0), "little")
