@@ -500,7 +500,7 @@ def explore(findings: Sequence[Finding], ground: Ground, view: View, parts: Sequ
     a part does not hold. What is found is tried as a sample."""
     if not findings:
         return
-    space = Space(LIMITS, ground.subject.lemmas)
+    space = ground.subject.space(LIMITS)
     names = ground.subject.builtins(space) if ground.subject.builtins is not None else {}
     changed = [_Changed(finding.mutant, ground, view, Copier(names), parts) for finding in findings]
     subject = replace(ground.subject, run=_viewing(ground, view, Copier(names)), regime=lambda _: EVERYWHERE)

@@ -62,6 +62,10 @@ class Subject:
     lemmas: LemmaMaker = GAP_LEMMAS
     arithmetic: int = NEW_ARITHMETIC
 
+    def space(self, limits: Limits) -> Space:
+        """A new space with the solver that suits the subject."""
+        return Space(limits, self.lemmas, self.arithmetic)
+
 
 @dataclass
 class Result:
@@ -97,7 +101,7 @@ class Prover:
         self.subject = subject
         self.limits = limits
         self.claims = claims
-        self.space = space or Space(limits, subject.lemmas, subject.arithmetic)
+        self.space = space or subject.space(limits)
         self.report = Report(results={claim.id: {} for claim in claims})
         names = subject.builtins(self.space) if subject.builtins is not None else {}
         self._copy = Copier(names).copy if names else lambda function: function
