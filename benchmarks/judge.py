@@ -8,7 +8,8 @@ entries of a trace (arrivals, steps, outputs, tables, …) are judged in the sam
 Each trace is one run of one engine. Its geometry, limits and features are those of a scenario of a default campaign,
 and it is sent the requests of many such scenarios, drawn for that geometry, one lot after the other: so cache, free
 list and promises are alive all the time, and requests are as many as the engine can serve. All rules are on. A trace is
-judged up to so many records, as it is read from a file, each length in a process of its own.
+judged up to so many records, as it is read from a file, each length in a process of its own: by the compiled judge,
+where there is one (``kvoracle compile``).
 
 The header names the first lot of requests only: whoever records a live engine does not know what will come. That
 leaves out the priority policy, whose priorities stand in the scenario.
@@ -31,6 +32,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from fuzz.compiled import compiled_first, judge_kind
 from fuzz.draw import SeededDraw
 from fuzz.engines.open import Prepared, prepare_engine
 from fuzz.engines.process import VllmEngine
@@ -240,7 +242,7 @@ def measure(path: Path, release: str | None, lengths: list[int]) -> list[Measure
     """Judge a trace to each length, several times and in turns; of each the run with the median time."""
     runs: list[list[Measured]] = [[] for _ in lengths]
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
+    with compiled_first(), ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
         for turn in range(max(REPEATS)):
             for length, repeats, results in zip(lengths, REPEATS, runs, strict=True):
                 if turn < repeats:
@@ -288,7 +290,7 @@ def main(name: str, traces: int, records: int) -> None:
     prepared = prepare_engine(name)
     if prepared.launch is None:
         raise click.UsageError(f"{name} is no build of vLLM")
-    click.echo(f"{prepared.label}, {traces} traces by scenarios of seed {SEED}, one core")
+    click.echo(f"{prepared.label}, {traces} traces by scenarios of seed {SEED}, {judge_kind()} judge, one core")
     figures = [Figures() for _ in lengths]
     engine = VllmEngine(name, prepared.launch, run_seconds=RUN_SECONDS)
     with engine, tempfile.TemporaryDirectory() as folder:
