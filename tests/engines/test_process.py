@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fuzz.engines.driver import TRACE_BYTES, TRACE_START, Trace
 from fuzz.engines.process import EngineLoadError, VllmEngine, child_environment
 from fuzz.engines.process import _sources as given_sources
 from fuzz.engines.protocol import Run
@@ -161,6 +162,22 @@ def test_large_traces_and_slow_frames_arrive_whole() -> None:
         assert engine.run(scenario("many:20000")).lines[1:-1] == [b'["%d"]' % index for index in range(20000)]
         assert len(engine.run(scenario()).lines) == 2
         assert not crashed(engine.run(scenario("trickle")))
+
+
+def test_the_drivers_trace_grows_and_counts_whole_lines_only() -> None:
+    file = os.memfd_create("trace")
+    trace = Trace(file)
+    for number in range(2):
+        os.pwrite(file, bytes(TRACE_START), 0)  # as the parent does before it asks for another
+        trace.begin()
+        lines = [b'["%d"]' % (number + index) * 1000 for index in range(700)]
+        for line in lines:
+            trace.add(line)
+            whole = int.from_bytes(os.pread(file, TRACE_START, 0), "little")
+            assert os.pread(file, 1, TRACE_START + whole - 1) == b"\n"
+        assert whole > TRACE_BYTES
+        assert os.pread(file, whole, TRACE_START).splitlines() == lines
+    os.close(file)
 
 
 def test_a_scenario_larger_than_the_pipe_is_taken(engine: VllmEngine) -> None:
