@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from fuzz.engines.cache import Facts, ProvisionError, Say, build_once, cache_folder, read_marker, remove_folder
+from fuzz.engines.cache import Facts, ProvisionError, Say, build_once, cache_folder, read_marker
 
 PACKAGES = ("oracle", "reference")
 ROOT = Path(__file__).parent.parent
@@ -55,7 +55,7 @@ def compiled_first() -> Iterator[None]:
 
 
 def compile_judge(say: Say) -> Facts:
-    """Compile the judge, unless that was done, and forget one of other sources; what the marker says.
+    """Compile the judge, unless that was done; what the marker says. Those of other sources (5 MB each) stay.
 
     Raises ProvisionError in one line where mypy or a C compiler is missing, or the cache cannot be written.
     """
@@ -64,11 +64,7 @@ def compile_judge(say: Say) -> Facts:
     folder = _folder()
     if compiled_judge() is None:
         say("compiling the judge, which takes about a minute")
-    facts = build_once(folder, _compile, say=say)
-    for other in folder.parent.iterdir():
-        if read_marker(other) is not None and other != folder:
-            remove_folder(other, say=say)
-    return facts
+    return build_once(folder, _compile, say=say)
 
 
 def _folder() -> Path:
