@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from fuzz.engines.cache import Facts, ProvisionError, Say, build_once, cache_folder, read_marker
+from fuzz.engines.cache import Facts, ProvisionError, Say, build_once, cache_folder, read_marker, remove_folder
 
 PACKAGES = ("oracle", "reference")
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,10 @@ def judge_kind() -> str:
 
 def compiled_judge() -> Path | None:
     """The folder to be imported from, None if nobody compiled the judge as it stands here."""
-    folder = _folder()
+    try:
+        folder = _folder()
+    except RuntimeError:  # nobody's home, so no cache either
+        return None
     return folder if read_marker(folder) is not None else None
 
 
@@ -55,52 +58,67 @@ def compiled_first() -> Iterator[None]:
 
 
 def compile_judge(say: Say) -> Facts:
-    """Compile the judge, unless that was done; what the marker says. Those of other sources (5 MB each) stay.
+    """Compile the judge, unless that was done and it loads; what the marker says. Those of other sources (5 MB each)
+    stay: a run of these may be about to use them.
 
-    Raises ProvisionError in one line where mypy or a C compiler is missing, or the cache cannot be written.
+    Raises ProvisionError in one line where mypyc or a C compiler is missing, or the cache cannot be written.
     """
-    if compiled_judge() is None and find_spec("mypyc") is None:
-        raise ProvisionError("the judge is compiled by mypyc; install it: pip install 'kvoracle[compiled]'")
-    folder = _folder()
-    if compiled_judge() is None:
-        say("compiling the judge, which takes about a minute")
-    return build_once(folder, _compile, say=say)
+    folder = compiled_judge()
+    if folder is not None and _loads(folder):
+        return read_marker(folder) or {}
+    if missing := [name for name in ("mypyc", "setuptools") if find_spec(name) is None]:
+        raise ProvisionError(f"the judge is compiled with {missing[0]}; install it: pip install 'kvoracle[compiled]'")
+    if folder is not None:
+        remove_folder(folder, say=say)
+    say("compiling the judge, which takes about a minute")
+    wanted = _folder()
+    return build_once(wanted, lambda part: _compile(part, wanted.name), say=say)
 
 
 def _folder() -> Path:
-    digest = hashlib.blake2b(f"{sys.version} {platform.machine()}".encode(), digest_size=8)
-    for source in _sources():
-        digest.update(source.relative_to(ROOT).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
-    return cache_folder() / "judge" / digest.hexdigest()
+    return cache_folder() / "judge" / _digest(ROOT)
 
 
-def _sources() -> list[Path]:
-    return sorted(source for package in PACKAGES for source in (ROOT / package).glob("*.py"))
+def _digest(root: Path) -> str:
+    """Of the sources below a folder, and of what runs them."""
+    python = f"{sys.version} {platform.machine()} {platform.libc_ver()}"
+    digest = hashlib.blake2b(python.encode(), digest_size=8)
+    for source in sorted(source for package in PACKAGES for source in (root / package).glob("*.py")):
+        digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
-def _compile(folder: Path) -> Facts:
-    """Fill an empty folder with the packages, the judge's modules of them compiled."""
-    with tempfile.TemporaryDirectory(prefix="kvoracle-compile-") as name:
-        work = Path(name)
-        for package in PACKAGES:
-            shutil.copytree(ROOT / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
-        files = _judge_files(work)
-        _run([sys.executable, "-m", "mypyc", *files], work)
-        shutil.rmtree(work / "build")
-        shutil.copytree(work, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".mypy_cache"))
+def _compile(folder: Path, digest: str) -> Facts:
+    """Fill an empty folder with the packages, the judge's modules of them compiled. ``digest``: of the sources."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    if _digest(folder) != digest:
+        raise ProvisionError("kvoracle's sources changed meanwhile; compile it again")
+    files = _judge_files(folder)
+    # A user's own settings for mypy, plugins among them, are none for the judge.
+    done = _python(["-m", "mypyc", "--config-file=", *files], folder)
+    if done.returncode or not _loads(folder):
+        said = " | ".join((done.stdout + done.stderr).strip().splitlines()[-COMPILER_LINES:])
+        raise ProvisionError(f"mypyc could not compile the judge; is there a C compiler, with Python's headers? {said}")
+    for leftover in ("build", ".mypy_cache"):
+        shutil.rmtree(folder / leftover, ignore_errors=True)
     return {"modules": str(len(files)), "python": platform.python_version()}
 
 
-def _judge_files(work: Path) -> list[str]:
+def _judge_files(folder: Path) -> list[str]:
     """The files that the judge loads, but for those that define msgspec's classes."""
-    loaded = _run([sys.executable, "-c", f"import sys, {ENTRY}; print(*sys.modules)"], work).split()
+    loaded = _python(["-c", f"import sys, {ENTRY}; print(*sys.modules)"], folder).stdout.split()
     files = [f"{name.replace('.', '/')}.py" for name in loaded if name.startswith(tuple(f"{p}." for p in PACKAGES))]
-    return sorted(file for file in files if STRUCT not in (work / file).read_text())
+    return sorted(file for file in files if STRUCT not in (folder / file).read_text())
 
 
-def _run(command: list[str], work: Path) -> str:
-    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-    if done.returncode:
-        end = " | ".join((done.stdout + done.stderr).strip().splitlines()[-COMPILER_LINES:])
-        raise ProvisionError(f"mypyc could not compile the judge (it needs a C compiler and Python's headers): {end}")
-    return done.stdout
+def _loads(folder: Path) -> bool:
+    """Whether what is imported from a folder is machine code, and works here."""
+    return _python(["-c", f"import {ENTRY}; print({ENTRY}.__file__)"], folder).stdout.strip().endswith(".so")
+
+
+def _python(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python where the packages of a folder are found first."""
+    command = [sys.executable, "-B", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)

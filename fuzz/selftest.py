@@ -59,7 +59,7 @@ def run_controls(
 ) -> Iterator[Control]:
     """The results, in the order of ``names``."""
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        with compiled_first():  # the first job starts all processes
+        with compiled_first():  # processes start as jobs are handed in
             jobs = [pool.submit(run_control, name, seed, scenarios) for name in names]
         yield from (job.result() for job in jobs)
 

@@ -40,7 +40,7 @@ BATCH_SCENARIOS = 16
 def share_core(core: int) -> None:
     """Pin this process to the core that its engine runs on, and let the engine go first.
 
-    As a batch process it does not interrupt the engine for every frame that comes, but takes many at once.
+    As a batch process it does not interrupt the engine.
     """
     if not hasattr(os, "sched_setaffinity"):
         return

@@ -30,7 +30,7 @@ Unit = Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
 """A size in tokens that something is counted in."""
 Block = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 """A block id."""
-Number = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 """A group's number, or a count."""
 
 

@@ -13,8 +13,8 @@ from fuzz.compiled import compile_judge
 def compile(as_json: bool) -> None:
     """Compile the judge, which halves the time that judging takes.
 
-    Needs mypyc (pip install 'kvoracle[compiled]'), a C compiler and about a minute. fuzz, gate and selftest use it
-    until kvoracle's sources change; what is found is the same.
+    Needs mypyc (pip install 'kvoracle[compiled]'), a C compiler and about a minute. Campaigns, gates and the controls
+    of selftest use it until kvoracle's sources change; what is found is the same.
     """
     facts = compile_judge(lambda text: click.echo(text, err=True))
     if as_json:

@@ -1382,11 +1382,12 @@ class Trace:
 
     def add(self, line: bytes) -> None:
         """Add a line; only then count it."""
-        start, self.end = self.end, self.end + len(line) + 1
-        while self.end > len(self.map):
+        end = self.end + len(line) + 1
+        while end > len(self.map):
             self.map.resize(2 * len(self.map))
-        self.map[start : self.end] = line + b"\n"
-        self.map[:TRACE_START] = (self.end - TRACE_START).to_bytes(TRACE_START, "little")
+        self.map[self.end : end] = line + b"\n"
+        self.map[:TRACE_START] = (end - TRACE_START).to_bytes(TRACE_START, "little")
+        self.end = end
 
 
 class Channel:

@@ -51,6 +51,7 @@ _CHECK_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 2.0
 """Time for a stuck process to write where it is stuck before it is killed."""
 _QUIT_SECONDS = 2.0
+_SHARED_MEMORY = Path("/dev/shm")
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -185,7 +186,7 @@ class VllmEngine:
                 run.cpu, run.lines_hit = end.cpu, _flat(end.lines)
                 self._check_growth(process, end)
         except _Crash as crash:
-            run.lines = [*process.trace(), self._post_mortem(process, crash)]
+            run.lines = self._post_mortem(process, crash)
             self._process = None
         except BaseException:
             # Interrupted half-way: what the process would say next belongs to this run, so it must go.
@@ -224,11 +225,13 @@ class VllmEngine:
         elif end.rss_mb > process.memory_mb_max:
             raise _Crash("memory", f"{end.rss_mb:.0f} MB of memory after the scenario, {_allowed(process)}")
 
-    def _post_mortem(self, process: _Process, crash: _Crash) -> bytes:
-        """End the process and tell what became of it, as a trace line with one crash record."""
+    def _post_mortem(self, process: _Process, crash: _Crash) -> list[bytes]:
+        """End the process; its trace, and what became of it as a line with one crash record."""
         if crash.kind == "hang":
             process.ask_last_words()
-        status = process.stop(wait_seconds=_QUIT_SECONDS if crash.kind == "died" else 0.0)
+        process.kill(wait_seconds=_QUIT_SECONDS if crash.kind == "died" else 0.0)
+        lines = process.trace()
+        status = process.stop()
         said = process.log_since_begin()
         message = crash.message
         if crash.kind == "died":
@@ -236,7 +239,7 @@ class VllmEngine:
             if line := _last_line(said):
                 message += f"; last line printed: {line}"
         process.forget_log()
-        return _encoder.encode([["crash", crash.kind, _innermost(said), message]])
+        return [*lines, _encoder.encode([["crash", crash.kind, _innermost(said), message]])]
 
     def _load_failure(self, process: _Process, error: Exception) -> str:
         """End a process that did not load, and say why it did not in one line."""
@@ -262,9 +265,15 @@ class _Process:
         self.deadline = 0.0
         self._memory_checked = 0.0
         self.memory_mb_max = float("inf")
-        # In memory: on a disk that is full, writing it would end the engine's process.
-        self._trace_fd = os.memfd_create("kvoracle-trace")
-        self._popen, self._read_fd, self._write_fd = _spawn(launch, driver, self._log, self._trace_fd)
+        self._trace_fd = -1
+        try:
+            self._trace_fd = _shared_memory()
+            self._popen, self._read_fd, self._write_fd = _spawn(launch, driver, self._log, self._trace_fd)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._trace_fd >= 0:
+                os.close(self._trace_fd)
+            raise
         self._files = [self._read_fd, self._write_fd, self._trace_fd]
         # Should the engine's owner forget it, or an exception end the program.
         self._finalizer = weakref.finalize(self, _release, os.getpid(), self._popen, self._files, self._folder)
@@ -324,9 +333,10 @@ class _Process:
 
     def trace(self) -> list[bytes]:
         """The lines that this run has given until now."""
+        noted = min(self._noted_bytes(), os.fstat(self._trace_fd).st_size)
         with open(self._trace_fd, "rb", closefd=False) as file:  # reads to the end, however much it is
             file.seek(_COUNT_BYTES)
-            return file.read(self._noted_bytes()).splitlines()
+            return file.read(noted).splitlines()
 
     def _noted_bytes(self) -> int:
         return int.from_bytes(os.pread(self._trace_fd, _COUNT_BYTES, 0), "little")
@@ -375,10 +385,16 @@ class _Process:
             self._popen.send_signal(signal.SIGABRT)
             self._popen.wait(_LAST_WORDS_SECONDS)
 
-    def stop(self, wait_seconds: float = 0.0) -> int:
-        """End the process, unless it ends by itself in ``wait_seconds``; return its status."""
+    def kill(self, wait_seconds: float = 0.0) -> None:
+        """End the process, unless it ends by itself in ``wait_seconds``. Its trace can still be read."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(wait_seconds)
+        self._popen.kill()
+        self._popen.wait()
+
+    def stop(self, wait_seconds: float = 0.0) -> int:
+        """End the process, unless it ends by itself in ``wait_seconds``, and all that it shared; its status."""
+        self.kill(wait_seconds)
         _end(self._popen, self._files)
         return self._popen.returncode
 
@@ -409,6 +425,17 @@ def child_environment(launch: Launch) -> dict[str, str]:
     if launch.pythonpath:
         environment["PYTHONPATH"] = os.pathsep.join(launch.pythonpath)
     return environment
+
+
+def _shared_memory() -> int:
+    """A file that is in memory: on a disk that is full, writing it would end the engine's process."""
+    if hasattr(os, "memfd_create"):  # some builds of Python for old systems have none
+        return os.memfd_create("kvoracle-trace")
+    try:
+        with tempfile.TemporaryFile(dir=_SHARED_MEMORY) as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        raise EngineLoadError(f"no memory to share with an engine, in {_SHARED_MEMORY}: {error.strerror}") from error
 
 
 def _spawn(launch: Launch, driver: Path, log: Path, trace: int) -> tuple[subprocess.Popen[bytes], int, int]:

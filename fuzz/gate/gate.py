@@ -88,6 +88,7 @@ class Gate:
         self.reason = ""
         self.seconds: dict[str, float] = {}
         self._began = time.monotonic()
+        self._judge = judge_kind()
         self._paths: dict[Signature, str] = {}
         self._pair: Pair | None = None
 
@@ -257,7 +258,7 @@ class Gate:
             baseline=SideFacts(baseline.name.typed, baseline.version, baseline.release, str(self.sources[0])),
             candidate=SideFacts(candidate.name.typed, candidate.version, candidate.release, str(self.sources[1])),
             word=account.word(self.excused),
-            settings=settings_document(settings),
+            settings={**settings_document(settings), "judge": self._judge},
             scenarios=account.scenarios,
             words=dict(account.words),
             mended=dict(account.mended.most_common()),
@@ -324,7 +325,6 @@ def settings_document(settings: Settings) -> dict[str, object]:
         "tolerance": settings.tolerance,
         "accept": sorted(settings.accept),
         "require_proof": settings.require_proof,
-        "judge": judge_kind(),
     }
 
 

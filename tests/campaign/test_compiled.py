@@ -18,6 +18,7 @@ import oracle.case
 from fuzz import compiled
 from fuzz.cli import cli
 from fuzz.compiled import compile_judge, compiled_first, compiled_judge
+from fuzz.engines.cache import ProvisionError
 from fuzz.engines.open import open_prepared, prepare_engine
 from fuzz.engines.planted import FAULTS
 from fuzz.generator import scenario_at
@@ -57,7 +58,7 @@ def traces_of_faults() -> list[Lines]:
 
 
 def malformed(traces: list[Lines]) -> Iterator[Lines]:
-    """Traces with one record too few, too many or out of place, or one number that is another."""
+    """Traces with one record too few or too many, or one number that is another, also one that fits no machine word."""
     random = Random(SEED)
     for _ in range(MALFORMED):
         lines = list(random.choice(traces))
@@ -72,8 +73,8 @@ def malformed(traces: list[Lines]) -> Iterator[Lines]:
         else:
             record = records[place]
             numbers = [index for index, value in enumerate(record) if type(value) is int]
-            for index in numbers[:1]:
-                record[index] = random.choice((0, 1, record[index] + 1, 1 << 22))
+            for index in random.sample(numbers, min(1, len(numbers))):
+                record[index] = random.choice((0, 1, record[index] + 1, 1 << 22, (1 << 63) - 1))
         lines[line] = json.dumps(records).encode()
         yield lines
 
@@ -157,4 +158,31 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
         assert result.exit_code == 2
         assert word in result.stderr.splitlines()[-1]
     assert len(without_mypyc.stderr.splitlines()) == 1
+    assert compiled_judge() is None
+
+
+def test_one_that_does_not_load_is_compiled_again(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(cache, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("KVORACLE_CACHE", str(tmp_path))
+    folder = compiled_judge()
+    assert folder is not None
+    (library,) = folder.glob("*.so")
+    library.write_bytes(library.read_bytes()[:1000])
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)  # seen to try, which takes no minute
+    assert "mypyc" in kvoracle("compile").stderr
+
+
+@pytest.mark.usefixtures("cached")
+def test_sources_that_change_while_they_are_compiled_are_not_taken(tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match="changed"):
+        compiled._compile(tmp_path, "another digest")
+
+
+def test_without_a_home_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("KVORACLE_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
     assert compiled_judge() is None

@@ -152,8 +152,8 @@ def test_an_endless_scenario_is_stopped() -> None:
 
 
 def test_a_scenario_that_decides_is_no_hang_however_long_it_takes() -> None:
-    with engine_with(hang_seconds=1.0) as engine:
-        assert engine.run(scenario("steady:25")).lines[1:] == [b"[]"] * 26
+    with engine_with(hang_seconds=4.0) as engine:
+        assert engine.run(scenario("steady:12")).lines[1:] == [b"[]"] * 13
 
 
 def test_large_traces_and_slow_frames_arrive_whole() -> None:
@@ -178,6 +178,26 @@ def test_the_drivers_trace_grows_and_counts_whole_lines_only() -> None:
         assert whole > TRACE_BYTES
         assert os.pread(file, whole, TRACE_START).splitlines() == lines
     os.close(file)
+
+
+def test_a_python_without_memory_files_has_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with engine_with() as engine:
+        assert engine.run(scenario("many:3")).lines[1:] == [b'["0"]', b'["1"]', b'["2"]', b"[]"]
+    monkeypatch.setattr("fuzz.engines.process._SHARED_MEMORY", Path("/nowhere"))
+    with engine_with() as engine, pytest.raises(EngineLoadError, match=r"^no memory to share .*/nowhere: No such file"):
+        engine.start()
+
+
+def test_a_start_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    open_files = len(os.listdir("/proc/self/fd"))
+    with engine_with(launch=replace(launch(), python=Path("/nobody/has/this"))) as engine:
+        for _ in range(3):
+            with pytest.raises(EngineLoadError, match="cannot be started"):
+                engine.start()
+    assert [*tmp_path.iterdir()] == []
+    assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 def test_a_scenario_larger_than_the_pipe_is_taken(engine: VllmEngine) -> None:

@@ -90,7 +90,7 @@ def misbehave(word: str, number: int) -> bool:  # noqa: C901, PLR0912 - one bran
             time.sleep(0.01)
     elif word == "steady":
         for _ in range(number):
-            time.sleep(0.1)
+            time.sleep(0.5)
             note(b"[]")
         return True
     elif word == "grow":
