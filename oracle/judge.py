@@ -404,13 +404,13 @@ def read_header(line: bytes) -> trace.Header:
             f"the trace has format {header.kvoracle_trace}, this kvoracle reads {trace.TRACE_FORMAT_VERSION}: "
             "record it again, or judge it with the version that wrote it"
         )
-    if reasons := [*check(header.scenario), *_setup_reasons(header)]:
+    if reasons := check(header.scenario) or _setup_reasons(header):
         raise BadTrace(f"the header describes no engine that can run: {reasons[0]}; record the trace again")
     return header
 
 
 def _setup_reasons(header: trace.Header) -> list[str]:
-    """What is wrong with the facts of a header beside its scenario."""
+    """What is wrong with the facts of a header beside its scenario, which is one that can run."""
     setup, groups = header.setup, header.scenario.geometry.groups
     reasons = []
     if len(setup.drop_groups) != len(groups):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -54,6 +55,26 @@ def test_a_damaged_trace_never_ends_in_an_exception(seed: int) -> None:
         assert "\n" not in problem
         refused += bool(problem)
     assert refused > 10
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """The value with each part of it, one at a time, replaced by each odd one."""
+    yield from ODD_VALUES
+    if isinstance(value, list):
+        for at, part in enumerate(value):
+            yield from ([*value[:at], odd, *value[at + 1 :]] for odd in variants(part))
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from ({**value, key: odd} for odd in variants(part))
+
+
+@pytest.mark.parametrize("index", [1, 14, 21])
+def test_no_value_of_a_header_ends_in_an_exception(index: int) -> None:
+    whole = lines(index)
+    problems = [problem_of([msgspec.json.encode(odd), *whole[1:6]]) for odd in variants(json.loads(whole[0]))]
+    assert len(problems) > 500
+    assert 0 < sum(map(bool, problems)) < len(problems)
+    assert not any("\n" in problem for problem in problems)
 
 
 def problem_of(damaged: list[bytes]) -> str:
