@@ -3,6 +3,9 @@
 It is kept in the user's cache, under a digest of the sources and of the Python that it is for: one that was made
 of other sources is never found. Only workers judge with it. Everything else, proofs above all, which look into
 functions, has the interpreted modules.
+
+mypyc leaves what a decorator makes to the interpreter, and a dataclass's constructor with it. So classes of which the
+judge makes one a record or more are plain ones.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 ENTRY = "oracle.judge"
 STRUCT = "(msgspec.Struct"
 """What a module says that defines classes of msgspec's; mypyc compiles none of these, and they are fast as they are."""
+COMPILER_FLAGS = "-fvisibility=hidden"
+"""The modules are one library: their functions call each other directly, and nobody else looks for them by name."""
 COMPILER_LINES = 5
 """The end of what a compiler printed; more than that is nobody's to read."""
 
@@ -120,5 +125,6 @@ def _loads(folder: Path) -> bool:
 def _python(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run Python where the packages of a folder are found first."""
     command = [sys.executable, "-B", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(folder)}
+    flags = f"{os.environ.get('CFLAGS', '')} {COMPILER_FLAGS}".strip()
+    environment = os.environ | {"PYTHONPATH": str(folder), "CFLAGS": flags}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)

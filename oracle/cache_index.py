@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(slots=True, eq=False)
 class Entry:
     """One hash of one block.
 
@@ -15,15 +12,18 @@ class Entry:
     ``reported``: a fault of this entry has been reported already. ``gone``: its block lost it.
     """
 
-    group: int
-    block: int
-    key: int
-    position: int
-    digest: int
-    content: list[int]
-    following: int
-    reported: bool = False
-    gone: bool = False
+    def __init__(
+        self, group: int, block: int, key: int, position: int, digest: int, content: list[int], following: int
+    ) -> None:
+        self.group = group
+        self.block = block
+        self.key = key
+        self.position = position
+        self.digest = digest
+        self.content = content
+        self.following = following
+        self.reported = False
+        self.gone = False
 
 
 class CacheIndex:

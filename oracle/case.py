@@ -66,6 +66,13 @@ class RequestState:
         self.kept = [{} for _ in range(self.groups)]
 
 
+class Tally:
+    """How often a rule had something to judge."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+
 class Case:
     """Everything that the checks share. ``release`` None means: no policy, invariants only."""
 
@@ -96,7 +103,8 @@ class Case:
         self.requests: dict[str, RequestState] = {}
         self.tail_units: dict[int, set[int]] = {}
         self.verdict = verdict = Verdict()
-        self._judged, self._covered = verdict.judged, verdict.coverage
+        self.tallies: dict[str, Tally] = {}
+        self._covered = verdict.coverage
         self.geometry = geometry_class(scenario)
         self.record = -1
         self.step = 0
@@ -129,13 +137,12 @@ class Case:
 
     def judged(self, rule: str, times: int = 1) -> bool:
         """Note that ``rule`` has something to judge here, so many times; False if it is not asked for."""
-        counts = self._judged
-        if rule in counts:
-            counts[rule] += times
-            return True
-        if rule not in self.rules:
-            return False
-        counts[rule] = times
+        tally = self.tallies.get(rule)
+        if tally is None:
+            if rule not in self.rules:
+                return False
+            tally = self.tallies[rule] = Tally()
+        tally.times += times
         return True
 
     def cover(self, event: str, times: int = 1) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oracle import trace
 from oracle.case import Case, RequestState
 from oracle.check_holdings import Hash, Holdings, Offer
@@ -146,7 +144,7 @@ class Admission:
         if not reserves_for_state(self.case, state, start, end):
             return shares
         pairs = zip(self.case.groups, shares, strict=True)
-        return [replace(share, saves=group.kind == "mamba") for group, share in pairs]
+        return [share.saving(group.kind == "mamba") for group, share in pairs]
 
     def _slots(self, record: trace.Allocate) -> int:
         """Token slots that attention needs, those for drafts to come included."""

@@ -6,8 +6,6 @@ another kind, are what the engine made of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from oracle.case import Case, RequestState
 from oracle.check_retention import boundary_list, check_new_blocks, mask_alignment, saved_in
 from oracle.trace import Allocate, Cache
@@ -16,20 +14,20 @@ from reference.arithmetic import ceil_div
 from reference.policy import NEWEST, Policy
 
 
-@dataclass(slots=True, eq=False)
 class Window:
     """One call of a group's caching: its record, the block numbers considered, and the commits seen.
 
     ``positions``: the request's boundary list, where the group is sparse and there is a policy.
     """
 
-    record: Cache
-    state: RequestState
-    first: int
-    end: int
-    positions: tuple[int, ...]
-    expected: set[tuple[int, int]]
-    seen: set[tuple[int, int]] = field(default_factory=set)
+    def __init__(self, record: Cache, state: RequestState, first: int, end: int, positions: tuple[int, ...]) -> None:
+        self.record = record
+        self.state = state
+        self.first = first
+        self.end = end
+        self.positions = positions
+        self.expected: set[tuple[int, int]] = set()
+        self.seen: set[tuple[int, int]] = set()
 
 
 def check_cache_calls(case: Case, state: RequestState, record: Allocate, calls: dict[int, int]) -> None:
@@ -80,9 +78,9 @@ def open_window(case: Case, record: Cache) -> Window:
     hashed = case.hashed(state.known)
     state.cached[record.group] = end = max(min(record.tokens, hashed) // spec.block, first)
     if policy is None:
-        return Window(record, state, first, end, (), set())
+        return Window(record, state, first, end, ())
     positions = () if retention.keeps_all(spec) or end == first else boundary_list(case, policy, state, record.group)
-    window = Window(record, state, first, end, positions, set())
+    window = Window(record, state, first, end, positions)
     if end > first:
         _expect_blocks(case, policy, window)
     if spec.kind == "mamba" or (spec.kind == "full" and spec.block != case.setup.hash_block):

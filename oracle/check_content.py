@@ -30,40 +30,32 @@ class Content:
 
     def entry_of(self, record: trace.Commit) -> Entry | None:
         """What the hash names: the tokens of the request it was made from, or what it named before it moved."""
-        case = self.case
-        if not record.request:
-            moved = self.evicted.get((record.group, record.digest))
+        case, request, group, block, digest = self.case, record.request, record.group, record.block, record.digest
+        if not request:
+            moved = self.evicted.get((group, digest))
             if moved is None:
                 case.verdict.unjudged["moved hash"] = "a hash came from nowhere that the trace shows"
                 return None
-            return Entry(
-                record.group,
-                record.block,
-                moved.key,
-                moved.position,
-                record.digest,
-                moved.content,
-                moved.following,
-            )
-        spec, position = case.groups[record.group], record.position
-        state = self.case.request(record.request)
+            return Entry(group, block, moved.key, moved.position, digest, moved.content, moved.following)
+        spec, position = case.groups[group], record.position
+        state = case.request(request)
         reach = position + case.setup.lookahead_hash
         ids = case.grow_ids(state, max(reach, position + 1))
         name = (ids[reach], position)
-        if case.index.names.setdefault(record.digest, name) != name and case.judged("C1"):
+        if case.index.names.setdefault(digest, name) != name and case.judged("C1"):
             case.report(
                 "C1",
                 "commit",
-                f"the hash given to block {record.block} in {case.name(record.group)} is called the first "
-                f"{position} tokens of {record.request}, and was made from other tokens before",
-                request=record.request,
-                group=record.group,
-                block=record.block,
+                f"the hash given to block {block} in {case.name(group)} is called the first {position} tokens of "
+                f"{request}, and was made from other tokens before",
+                request=request,
+                group=group,
+                block=block,
             )
         first = floor_to(position - 1, spec.block)
         content = [ids[position]] if spec.kind == "mamba" else ids[first + 1 : position + 1]
         following = ids[position + 1] if state.known > position else 0
-        return Entry(record.group, record.block, ids[reach], position, record.digest, content, following)
+        return Entry(group, block, ids[reach], position, digest, content, following)
 
     def run_worker(self, record: trace.Step) -> None:
         """The step as the worker executes it, into the ghost; C2 for what it reads."""
@@ -77,31 +69,21 @@ class Content:
             memory.copy(record.copies)
         chunks = []
         for item in record.scheduled:
-            state = self.case.request(item.request)
-            if item.fresh and state.preemptions:
+            state, fresh, blocks = case.request(item.request), item.fresh, item.blocks
+            start, tokens, drafts, accepted = item.start, item.tokens, item.drafts, item.accepted
+            if fresh and state.preemptions:
                 case.cover("resumed")
-            if item.accepted:
+            if accepted:
                 case.cover("draft accepted")
-            if len(item.blocks) != len(case.groups):
+            if len(blocks) != len(case.groups):
                 raise BadTrace(
-                    f"record {case.record} gives {item.request!r} blocks of {len(item.blocks)} groups; the scenario "
+                    f"record {case.record} gives {state.name!r} blocks of {len(blocks)} groups; the scenario "
                     f"has {len(case.groups)}"
                 )
-            if item.tokens < 1 or not 0 <= item.accepted <= item.drafts < item.tokens:
+            if tokens < 1 or not 0 <= accepted <= drafts < tokens:
                 continue  # A3 has reported it, and no worker could run it
-            ids = case.grow_ids(state, item.start + item.tokens + 1)
-            chunks.append(
-                Chunk(
-                    item.request,
-                    item.start,
-                    item.tokens,
-                    item.drafts,
-                    item.accepted,
-                    item.fresh,
-                    item.blocks,
-                    ids,
-                )
-            )
+            ids = case.grow_ids(state, start + tokens + 1)
+            chunks.append(Chunk(state.name, start, tokens, drafts, accepted, fresh, blocks, ids))
         if chunks:
             case.judged("C2")
             memory.forward(chunks, self._report_read)

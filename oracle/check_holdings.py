@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from oracle import trace
@@ -25,29 +24,29 @@ Hash = tuple[int, int]
 """A group and a digest."""
 
 
-@dataclass(slots=True, eq=False)
 class Offer:
     """What a lookup offers a request that waits: its hit, its blocks per group, and each group's share.
 
     ``free``: blocks that are free at that time.
     """
 
-    hit: int
-    blocks: tuple[tuple[int, ...], ...]
-    shares: list[Share]
-    free: int
+    def __init__(self, hit: int, blocks: tuple[tuple[int, ...], ...], shares: list[Share], free: int) -> None:
+        self.hit = hit
+        self.blocks = blocks
+        self.shares = shares
+        self.free = free
 
 
-@dataclass(slots=True, eq=False)
 class Call:
     """A group may cache a request's first ``tokens`` tokens. ``named``: its last block counts as hashed so.
 
     ``saved``: the position and the column of the state that is saved inside the chunk; then it is that one instead.
     """
 
-    tokens: int
-    named: bool
-    saved: tuple[int, int] | None
+    def __init__(self, tokens: int, named: bool, saved: tuple[int, int] | None) -> None:
+        self.tokens = tokens
+        self.named = named
+        self.saved = saved
 
 
 class Holdings:
@@ -88,17 +87,16 @@ class Holdings:
         else:
             self.freed.append(blocks)
 
-    def cache(self, state: RequestState, record: trace.Cache) -> None:
-        """A Mamba group may cache: in an allocation, whose record comes next, or with an output."""
-        group = self.case.groups[record.group]
-        key = (record.request, record.group)
+    def cache(self, state: RequestState, number: int, tokens: int) -> None:
+        """A Mamba group may cache so many ``tokens``: in an allocation, whose record comes next, or with an output."""
+        key = (state.name, number)
         if key in self.calls:
-            self._register(state, record.group)
-        named, saved = False, saved_in(self.case, state, record.group)
-        if saved is None and record.tokens == state.mamba_tails[record.group] and not self.policy.names_tail_once:
-            column, table = ceil_div(record.tokens, group.block) - 1, state.tables[record.group]
-            named = 0 <= column < len(table) and self.case.index.has(record.group, table[column], record.tokens)
-        self.calls[key] = Call(record.tokens, named, saved)
+            self._register(state, number)
+        named, saved = False, saved_in(self.case, state, number)
+        if saved is None and tokens == state.mamba_tails[number] and not self.policy.names_tail_once:
+            column, table = ceil_div(tokens, self.case.groups[number].block) - 1, state.tables[number]
+            named = 0 <= column < len(table) and self.case.index.has(number, table[column], tokens)
+        self.calls[key] = Call(tokens, named, saved)
 
     def commit(self, record: trace.Commit) -> None:
         """A block got a hash; that of all that its group may cache may be a tail, or a state inside the chunk."""

@@ -7,7 +7,6 @@ it needs loses its hash; what was never hashed keeps it alive, for that is the f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from oracle.cache_index import Entry
@@ -24,7 +23,6 @@ PROMISES_MAX = 256
 each prompt is alive, however many come."""
 
 
-@dataclass(frozen=True, eq=False)
 class Promise:
     """``position``: a request that shares its first ``shared`` tokens with ``maker`` gets at least so many.
 
@@ -32,14 +30,25 @@ class Promise:
     group, the ids of the prefixes whose entries the hit reads.
     """
 
-    rule: str
-    decision: str
-    maker: str
-    position: int
-    shared: int
-    prefix: int
-    whole: bool
-    needed: frozenset[tuple[int, int]]
+    def __init__(
+        self,
+        rule: str,
+        decision: str,
+        maker: str,
+        position: int,
+        shared: int,
+        prefix: int,
+        whole: bool,
+        needed: frozenset[tuple[int, int]],
+    ) -> None:
+        self.rule = rule
+        self.decision = decision
+        self.maker = maker
+        self.position = position
+        self.shared = shared
+        self.prefix = prefix
+        self.whole = whole
+        self.needed = needed
 
 
 class Reuse:

@@ -41,15 +41,15 @@ def check_limits(case: Case, record: trace.Step, total: int) -> None:
     if count > limits.sequences:
         case.report("A3", "step", f"{count} sequences run", expected=f"at most {limits.sequences}", actual=count)
     for item in record.scheduled:
-        if item.tokens < 1 or item.start < 0 or not 0 <= item.accepted <= item.drafts < item.tokens:
+        tokens, drafts = item.tokens, item.drafts
+        if tokens < 1 or item.start < 0 or not 0 <= item.accepted <= drafts < tokens:
             case.report(
                 "A3",
                 "step",
-                f"{item.request} is scheduled with {item.tokens} tokens from {item.start}, {item.drafts} of them "
-                f"drafts",
+                f"{item.request} is scheduled with {tokens} tokens from {item.start}, {drafts} of them drafts",
                 request=item.request,
                 expected="positive counts",
-                actual=f"{item.tokens} tokens, {item.drafts} drafts",
+                actual=f"{tokens} tokens, {drafts} drafts",
             )
 
 

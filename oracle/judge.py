@@ -139,6 +139,7 @@ class Judge:
             self.case.judged("P3")
         else:
             verdict.unjudged["end"] = "the trace breaks off before its end"
+        verdict.judged = {rule: tally.times for rule, tally in self.case.tallies.items()}
         return verdict
 
     def _group(self, number: int) -> int:
@@ -193,9 +194,9 @@ class Judge:
 
     def _cache(self, record: trace.Cache) -> None:
         state, group = self.case.request(record.request), self._group(record.group)
-        state.told[group] = record.tokens
+        state.told[group] = tokens = record.tokens
         if self.holdings is not None and self.case.groups[group].kind == "mamba":
-            self.holdings.cache(state, record)
+            self.holdings.cache(state, group, tokens)
         # Most calls change nothing; a window is opened for those only if a commit comes all the same.
         if nothing_new(self.case, record, state):
             self.idle_cache = record

@@ -67,20 +67,20 @@ class Ledger:
 
     def table(self, state: RequestState, record: Table) -> None:
         """A table changed from entry ``start`` on."""
-        table = state.tables[record.group]
-        if not 0 <= record.group < len(state.tables) or record.start > len(table):
-            raise IndexError(f"group {record.group}, entry {record.start} of a table of {len(table)}")
+        group, start, blocks = record.group, record.start, record.blocks
+        table = state.tables[group]
+        if not 0 <= group < len(state.tables) or start > len(table):
+            raise IndexError(f"group {group}, entry {start} of a table of {len(table)}")
         holders = self.holders
-        for block in table[record.start :]:
+        for block in table[start:]:
             if block:
                 holders[block] = holders.get(block, 0) - 1
                 self.dirty.add(block)
-        del table[record.start :]
-        for block in record.blocks:
+        table[start:] = blocks
+        for block in blocks:
             if block:
                 holders[block] = holders.get(block, 0) + 1
                 self.dirty.add(block)
-        table.extend(record.blocks)
 
     def check(self, decision: str) -> None:
         """A1 and A2 for every block that changed since the last check.

@@ -8,7 +8,6 @@ Source: ``KVCacheManager.allocate_slots`` and the managers' ``get_num_blocks_to_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from reference.arithmetic import ceil_div
 from reference.exports import saved_column
@@ -16,7 +15,6 @@ from reference.geometry import Group
 from reference.policy import Policy
 
 
-@dataclass(slots=True)
 class Share:
     """What one group has of a request before blocks are asked for.
 
@@ -27,13 +25,29 @@ class Share:
     block is reserved for a state that is saved inside the chunk.
     """
 
-    columns: int
-    reclaimed: int = 0
-    copies: bool = False
-    started: bool = False
-    unwritten: bool = False
-    copies_unwritten: bool = False
-    saves: bool = False
+    def __init__(
+        self,
+        columns: int,
+        reclaimed: int = 0,
+        copies: bool = False,
+        started: bool = False,
+        unwritten: bool = False,
+        copies_unwritten: bool = False,
+        saves: bool = False,
+    ) -> None:
+        self.columns = columns
+        self.reclaimed = reclaimed
+        self.copies = copies
+        self.started = started
+        self.unwritten = unwritten
+        self.copies_unwritten = copies_unwritten
+        self.saves = saves
+
+    def saving(self, saves: bool) -> Share:
+        """The same share, with or without the block that is reserved."""
+        return Share(
+            self.columns, self.reclaimed, self.copies, self.started, self.unwritten, self.copies_unwritten, saves
+        )
 
 
 def attention_blocks(slots: int, block: int, share: Share, most: int | None = None) -> int:

@@ -6,8 +6,6 @@ blocks of a hit are adopted, new ones are taken, full ones are offered to the pr
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from reference import admission, exports, holdings
 from reference.admission import Share
 from reference.decisions import Decisions
@@ -118,7 +116,7 @@ class Tables:
             return shares
         column = exports.saved_column(end, shape.setting.grid)
         return [
-            replace(share, saves=group.kind == "mamba" and holdings.is_open(shape.policy, held, column, shape.drafts))
+            share.saving(group.kind == "mamba" and holdings.is_open(shape.policy, held, column, shape.drafts))
             for group, held, share in zip(shape.groups, running.held, shares, strict=True)
         ]
 

@@ -60,7 +60,6 @@ class Running:
     as_of: list[int] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
 class Chunk:
     """What the worker computes of one request in one step (tokens).
 
@@ -69,14 +68,25 @@ class Chunk:
     ``blocks`` is appended. ``prefixes``: prefix ids of at least its first start + tokens tokens.
     """
 
-    request: str
-    start: int
-    tokens: int
-    drafts: int
-    accepted: int
-    fresh: bool
-    blocks: Sequence[Sequence[int]]
-    prefixes: Sequence[int]
+    def __init__(
+        self,
+        request: str,
+        start: int,
+        tokens: int,
+        drafts: int,
+        accepted: int,
+        fresh: bool,
+        blocks: Sequence[Sequence[int]],
+        prefixes: Sequence[int],
+    ) -> None:
+        self.request = request
+        self.start = start
+        self.tokens = tokens
+        self.drafts = drafts
+        self.accepted = accepted
+        self.fresh = fresh
+        self.blocks = blocks
+        self.prefixes = prefixes
 
 
 class Memory:

@@ -357,7 +357,7 @@ class _LastBlockUnused(Decisions):
 @_plant("copy-not-counted", "X2", "the block into which a hit or a state inside a block is copied is not counted")
 class _CopyNotCounted(Decisions):
     def counted(self, share: Share) -> Share:
-        return replace(share, copies=False)
+        return Share(share.columns, share.reclaimed, started=share.started, saves=share.saves)
 
 
 @_plant("last-but-one-goes", "M5", "the request that was admitted last but one is preempted")
@@ -465,7 +465,7 @@ class _SavedStateAlwaysKept(Decisions):
 @_plant("saved-state-not-counted", "X2", "the block that is reserved for a state saved inside a chunk is not counted")
 class _SavedStateNotCounted(Decisions):
     def counted(self, share: Share) -> Share:
-        return replace(share, saves=False)
+        return share.saving(False)
 
 
 def open_planted(name: str, release: str = NEWEST_RELEASE) -> ReferenceEngine:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from reference.admission import (
@@ -122,8 +120,8 @@ RUNS = Share(3, started=True, saves=True)
         # 0.29 counts one for the very column of the hit.
         ("0.29.0", Share(1, saves=True), 20, 4, 1),
         ("0.29.0", Share(1, saves=True), 40, 4, 0),
-        ("0.33.0", replace(RUNS, copies=True), 96, 3, 0),
-        ("0.33.0", replace(RUNS, saves=False), 96, 1, 0),
+        ("0.33.0", Share(3, copies=True, started=True, saves=True), 96, 3, 0),
+        ("0.33.0", RUNS.saving(False), 96, 1, 0),
     ],
 )
 def test_a_state_inside_the_chunk_needs_a_block_more(
