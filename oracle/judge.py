@@ -31,7 +31,7 @@ from oracle.check_statistics import StatisticsCheck
 from oracle.check_step import Progress, check_chunk, check_limits
 from oracle.forgetting import Forgetting
 from oracle.ledger import Ledger
-from oracle.validate import check
+from oracle.validate import check, segment_tokens
 from oracle.verdict import Verdict
 
 __all__ = ["NEEDED_BY", "BadTrace", "Judge", "judge_lines", "read_header"]
@@ -153,12 +153,13 @@ class Judge:
     def _add(self, record: trace.Add) -> None:
         if record.request in self.case.requests:
             raise BadTrace(f"record {self.case.record} adds request {record.request!r} for a second time")
-        ids = self.case.prefixes.of_prompt(record.prompt)
-        if len(ids) - 1 != record.prompt_tokens:
+        lengths = [segment_tokens(segment) for segment in record.prompt]
+        if 0 in lengths or sum(lengths) != record.prompt_tokens:
             raise BadTrace(
                 f"record {self.case.record} adds {record.request!r} with {record.prompt_tokens} prompt tokens; its "
-                f"segments have {len(ids) - 1}"
+                f"segments, each 'name:n', have {lengths}"
             )
+        ids = self.case.prefixes.of_prompt(record.prompt)
         state = RequestState(
             record.request, ids, record.output, record.prompt_tokens, record.prompt_tokens, len(self.case.groups)
         )

@@ -19,7 +19,7 @@ from oracle.verdict import Verdict
 from reference.policy import POLICIES
 from reference.rules import RULES
 
-ODD_VALUES = (-1, 0, 1, 7, 10**6, 10**12, "", "a:x", "nobody", None, [], [[1]], True, {})
+ODD_VALUES = (-1, 0, 1, 7, 10**6, 10**12, "", "a:x", "a:1000000000", "nobody", None, [], [[1]], True, {})
 RECORD_KINDS = {
     "lookup": trace.Lookup, "split": trace.Split, "allocate": trace.Allocate, "cache": trace.Cache,
     "commit": trace.Commit, "evict": trace.Evict, "take": trace.Take, "touch": trace.Touch, "free": trace.Free,
@@ -152,3 +152,11 @@ def test_without_a_policy_stops_and_blocks_are_not_judged_where_states_are_saved
     verdict = judge_lines([msgspec.json.encode(line) for line in whole], None)
     assert {"S3", "X2"} <= verdict.unjudged.keys()
     assert not {"S3", "X2"} & verdict.judged.keys()
+
+
+@pytest.mark.parametrize("prompt", [["a:1000000000"], ["a:5", "b:1000000000"], ["a:-5", "b:10"], ["a"], ["a:5", "a:x"]])
+def test_a_request_of_other_tokens_than_its_segments_have_is_refused_before_these_are_made(prompt: list[str]) -> None:
+    whole = [json.loads(line) for line in lines(1)]
+    add = ["add", "new", prompt, "new", 5]
+    with pytest.raises(BadTrace, match="segments"):
+        judge_lines([msgspec.json.encode(line) for line in (whole[0], [add])], None)
