@@ -27,6 +27,7 @@ from oracle.scenario import (
 # Bounds of this tool, not of an engine: beyond them a document is a mistake or an attack on memory.
 MAX_REQUESTS = 4096
 MAX_REQUEST_TOKENS = 1_000_000
+MAX_TOKENS = 4_000_000
 MAX_BLOCKS = 1_000_000
 MAX_STEP = 1_000_000
 MAX_GROUPS = 16
@@ -174,8 +175,8 @@ def _check_groups(scenario: Scenario) -> Iterator[str]:
         yield f"geometry.groups has {len(groups)} groups; it needs 1 to {MAX_GROUPS}"
     for number, group in enumerate(groups):
         name = f"geometry.groups[{number}] ({group.kind})"
-        if group.block < 1:
-            yield f"{name}: block is {group.block}; it must be at least 1 token"
+        if not 1 <= group.block <= MAX_TOKENS:
+            yield f"{name}: block is {group.block}; it must be 1 to {MAX_TOKENS} tokens"
         yield from _check_local(group, name)
         if group.kind != "mamba" and group.checkpoint:
             yield f"{name}: checkpoint is set; only a Mamba group has one"
@@ -198,33 +199,32 @@ def _check_local(group: Group, name: str) -> Iterator[str]:
     """How far back a group attends."""
     if group.kind == "swa" and group.window is None:
         yield f"{name}: window is missing; a sliding-window group needs one, in tokens"
-    if group.kind == "swa" and group.window is not None and group.window < 1:
-        yield f"{name}: window is {group.window}; it must be at least 1 token"
+    if group.kind == "swa" and group.window is not None and not 1 <= group.window <= MAX_TOKENS:
+        yield f"{name}: window is {group.window}; it must be 1 to {MAX_TOKENS} tokens"
     if group.kind != "swa" and group.window is not None:
         yield f"{name}: window is set; only a sliding-window group has one"
     chunk = group.attention_chunk
     if group.kind != "chunked" and chunk is not None:
         yield f"{name}: attention_chunk is set; only a chunked-local group has one"
     # The worker's attention metadata asserts that the one divides the other.
-    if group.kind == "chunked" and (chunk is None or chunk < 1 or chunk % max(group.block, 1)):
-        yield f"{name}: attention_chunk is {chunk}; it must be a multiple of its block, in tokens"
+    if group.kind == "chunked" and (chunk is None or not 1 <= chunk <= MAX_TOKENS or chunk % max(group.block, 1)):
+        yield f"{name}: attention_chunk is {chunk}; it must be a multiple of its block, up to {MAX_TOKENS} tokens"
 
 
 def _check_numbers(scenario: Scenario) -> Iterator[str]:
     geometry, limits, features = scenario.geometry, scenario.limits, scenario.features
     for name, value, low, high in (
-        ("geometry.hash_block", geometry.hash_block, 1, None),
+        ("geometry.hash_block", geometry.hash_block, 1, MAX_TOKENS),
         ("geometry.blocks", geometry.blocks, 2, MAX_BLOCKS),
-        ("limits.budget", limits.budget, 1, None),
-        ("limits.sequences", limits.sequences, 1, None),
-        ("limits.long_prefill_threshold", limits.long_prefill_threshold, 0, None),
+        ("limits.budget", limits.budget, 1, MAX_TOKENS),
+        ("limits.sequences", limits.sequences, 1, MAX_TOKENS),
+        ("limits.long_prefill_threshold", limits.long_prefill_threshold, 0, MAX_TOKENS),
         ("features.drafts", features.drafts, 0, MAX_DRAFTS),
         ("features.async_depth", features.async_depth, 0, MAX_ASYNC_DEPTH),
-        ("features.retention", features.retention or 0, 0, None),
+        ("features.retention", features.retention or 0, 0, MAX_TOKENS),
     ):
-        if value < low or (high is not None and value > high):
-            allowed = f"at least {low}" if high is None else f"{low} to {high}"
-            yield f"{name} is {value}; it must be {allowed}"
+        if not low <= value <= high:
+            yield f"{name} is {value}; it must be {low} to {high}"
     if not 0.0 <= features.watermark < 1.0:
         yield f"features.watermark is {features.watermark}; it is a share of the pool, at least 0 and below 1"
     if 1 <= limits.budget < limits.sequences:
@@ -305,6 +305,12 @@ def _check_aborts(scenario: Scenario) -> Iterator[str]:
         added |= now
 
 
+def _check_scheduler_block(scenario: Scenario) -> Iterator[str]:
+    block = scheduler_block(scenario.geometry)
+    if block > MAX_TOKENS:
+        yield f"geometry.groups: the least common multiple of the blocks is {block}; it must be at most {MAX_TOKENS}"
+
+
 def _check_hash_block(scenario: Scenario) -> Iterator[str]:
     geometry, asked = scenario.geometry, scenario.features.partial_hits
     unit, blocks = geometry.hash_block, [group.block for group in geometry.groups]
@@ -369,6 +375,14 @@ def _check_pool(scenario: Scenario) -> Iterator[str]:
 # Each row computes only with what the rows before it have found sound.
 _CHECKS: tuple[tuple[Callable[[Scenario], Iterator[str]], ...], ...] = (
     (_check_version_field, _check_groups, _check_numbers, _check_requests, _check_steps),
-    (_check_aborts, _check_hash_block, _check_chunked, _check_junction, _check_retention, _check_caching),
+    (
+        _check_aborts,
+        _check_scheduler_block,
+        _check_hash_block,
+        _check_chunked,
+        _check_junction,
+        _check_retention,
+        _check_caching,
+    ),
     (_check_pool,),
 )

@@ -51,12 +51,22 @@ def one(**changes: Any) -> list[dict[str, Any]]:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no groups": ({"groups_in_geometry": []}, "has 0 groups"),
     "block 0": ({"groups_in_geometry": [{"kind": "full", "block": 0}]}, "block is 0"),
+    "block absurd": ({"groups_in_geometry": [{"kind": "full", "block": 10**9}]}, "block is 1000000000"),
+    "blocks of an absurd common multiple": (
+        {"groups_in_geometry": [{**FULL, "block": 4_001}, {**SWA, "block": 4_003}], "hash_block_in_geometry": 1},
+        "least common multiple of the blocks is 16016003",
+    ),
     "window missing": ({"groups_in_geometry": [{"kind": "swa", "block": 4}]}, "window is missing"),
     "window 0": ({"groups_in_geometry": [{**SWA, "window": 0}]}, "window is 0"),
+    "window absurd": ({"groups_in_geometry": [{**SWA, "window": 10**9}]}, "window is 1000000000"),
     "window on full": ({"groups_in_geometry": [{**FULL, "window": 8}]}, "window is set"),
     "window on mamba": ({"groups_in_geometry": [{**MAMBA, "window": 8}]}, "window is set"),
     "attention chunk missing": ({"groups_in_geometry": [FULL, {"kind": "chunked", "block": 4}]}, "chunk is None"),
     "attention chunk 0": ({"groups_in_geometry": [FULL, {**CHUNKED, "attention_chunk": 0}]}, "attention_chunk is 0"),
+    "attention chunk absurd": (
+        {"groups_in_geometry": [FULL, {**CHUNKED, "attention_chunk": 10**9}]},
+        "attention_chunk is 1000000000",
+    ),
     "attention chunk off the block": (
         {"groups_in_geometry": [FULL, {**CHUNKED, "attention_chunk": 6}]},
         "a multiple of its block",
@@ -113,6 +123,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "blocks absurd": ({"blocks_in_geometry": 10**9}, "geometry.blocks is 1000000000"),
     "too few blocks": ({"blocks_in_geometry": 2}, "the longest request alone can need 3"),
     "budget 0": ({"budget_in_limits": 0}, "budget is 0"),
+    "budget absurd": ({"budget_in_limits": 10**20}, "budget is 100000000000000000000"),
+    "retention absurd": (
+        {"groups_in_geometry": [FULL, SWA], "retention_in_features": 4 * 10**8},
+        "retention is 400000000",
+    ),
     "sequences 0": ({"sequences_in_limits": 0}, "sequences is 0"),
     "budget below sequences": ({"sequences_in_limits": 9}, "below limits.sequences"),
     "threshold negative": ({"long_prefill_threshold_in_limits": -1}, "threshold is -1"),

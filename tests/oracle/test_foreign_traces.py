@@ -15,6 +15,8 @@ from fuzz.generator import scenario_at
 from fuzz.limits import allow_limits
 from oracle import trace
 from oracle.judge import NEEDED_BY, BadTrace, Judge, judge_lines
+from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
+from oracle.validate import MAX_TOKENS, check
 from oracle.verdict import Verdict
 from reference.policy import POLICIES
 from reference.rules import RULES
@@ -132,6 +134,18 @@ def test_without_a_policy_no_release_breaks_an_invariant(release: str) -> None:
             allow_limits(verdict, trace.header_decoder.decode(found[0]).scenario, release)
             assert verdict.findings == []
     assert seen > 30
+
+
+def test_the_largest_sizes_that_a_scenario_may_have_fit_a_header() -> None:
+    size = MAX_TOKENS
+    largest = Scenario(
+        geometry=Geometry(groups=(Group("full", size), Group("swa", size, window=size)), hash_block=size, blocks=8),
+        limits=Limits(budget=size, sequences=2, long_prefill_threshold=size),
+        features=Features(retention=size),
+        steps=(Step(at=0, add=(Request("r0", ("a:9",)),)),),
+    )
+    assert check(largest) == []
+    assert judge_lines(open_reference("0.33.0").run(largest).lines, "0.33.0").findings == []
 
 
 def test_a_header_of_no_engine_is_refused() -> None:
