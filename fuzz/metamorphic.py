@@ -267,6 +267,8 @@ def _same_tokens(sides: Sides) -> Compared:
     ours, theirs = _ends(sides.records), _ends(sides.twin_records)
     compared = 0
     for request, (reason, tokens, step, number) in ours.items():
+        if request not in theirs:
+            return Compared(0)  # the twin crashed before it came
         other, others, *_ = theirs[request]
         if "aborted" in (reason, other):
             continue

@@ -108,12 +108,27 @@ class Admission:
             if record.request in holdings.by_request:
                 free = len(self.ledger.free_list.free) + taken
                 shares = self._extend(holdings, record, state, free)
-            elif offer is not None and record.computed == offer.hit == record.hit:
+            elif offer is not None and self._takes(record, offer):
                 shares = self._admit(holdings, record, state, offer)
             elif record.granted:
                 holdings.follow(state)
         if record.granted and record.promised is not None:
             self._judge_promise(record, left, shares)
+
+    def _takes(self, record: trace.Allocate, offer: Offer) -> bool:
+        """M5: whether a request asks for blocks on top of the very hit that its lookup found."""
+        if record.computed == offer.hit == record.hit:
+            return True
+        self.case.report(
+            "M5",
+            "allocate",
+            f"{record.request} was offered a hit of {offer.hit} tokens by its lookup, and asks for blocks after "
+            f"{record.computed} tokens, {record.hit} of them from the cache",
+            request=record.request,
+            expected=f"a hit of {offer.hit}",
+            actual=f"a hit of {record.hit}",
+        )
+        return False
 
     def _extend(self, holdings: Holdings, record: trace.Allocate, state: RequestState, free: int) -> list[Share]:
         """A running request asks for its next chunk, with so many blocks ``free``. Gives what its groups had."""
@@ -174,7 +189,8 @@ class Admission:
             for_all = self._needed(shares_of_all, state.known, state.known, self.held_most)
         unwritten = fresh and any(share.unwritten for share in shares)
         reason = refusal(for_all, for_chunk, usable, unwritten)
-        if not record.granted and not reason and any(share.copies_unwritten for share in shares):
+        careful = self.case.header.engine == "reference" and any(share.copies_unwritten for share in shares)
+        if careful and not record.granted and not reason:
             self.case.allow("a hit waits for the block that it copies from, which this step writes")
             return
         if record.granted != (not reason):

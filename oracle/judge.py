@@ -20,6 +20,7 @@ from oracle import trace
 from oracle.case import BadTrace, Case, RequestState
 from oracle.cells import cells
 from oracle.check_admission import Admission
+from oracle.check_asked import Asked
 from oracle.check_commits import Window, check_cache_calls, close_window, mamba_tails, nothing_new, open_window
 from oracle.check_content import Content
 from oracle.check_holdings import Holdings
@@ -43,14 +44,14 @@ RETENTION = ("R1", "R2", "R3", "R4", "R5", "R6")
 NEEDED_BY: dict[str, tuple[str, ...]] = {
     "lookup": ("L1", "L2", "L3", "U1", "U3", "M2", "M3", "M4", "M5", "T1", *RETENTION),
     "split": ("S1", *COURSE, "U1", "M1"),
-    "allocate": ("A1", "A2", "P2", "X2", "M3", "M4", "M5", "T1", *RETENTION),
+    "allocate": ("A1", "A2", "P2", "X2", "M1", "M3", "M4", "M5", "T1", *RETENTION),
     "cache": ("M3", "M4", "M5", *RETENTION),
     "commit": ("C1", "L1", "L2", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION, "A1", "A2"),
     "evict": ("C1", "C2", "L1", "L2", "U1", "U3", "M2", "M3", "M4", "M5", *RETENTION, "A1", "A2"),
     "take": ("A1", "A2", "X2", "M4", "M5"),
     "touch": ("A1", "A2", "X2", "M4", "M5"),
     "free": ("A1", "A2", "X2", "M4", "M5"),
-    "preempt": ("M3", *RETENTION, "U1", "U3", "C2", "P2", "M4", "M5", "T1"),
+    "preempt": ("M1", "M3", *RETENTION, "U1", "U3", "C2", "P2", "M4", "M5", "T1"),
     "statistics": ("T1",),
 }
 """Rules that cannot be judged without a decision point."""
@@ -76,6 +77,7 @@ class Judge:
         self.forgetting = Forgetting(case, self.content, self.progress, self.reuse)
         self.holdings = None if case.policy is None else Holdings(case, case.policy)
         self.admission = Admission(case, self.ledger, self.holdings)
+        self.asked = Asked(case, self.progress)
         self.crashed = False
         self.ended = False
         self._leave_out(header)
@@ -179,6 +181,7 @@ class Judge:
         state = self.case.request(record.request)
         state.granted, state.chunk = record.granted, (record.start, record.start + record.granted)
         check_split(self.case, record)
+        self.asked.split(record)
         self.reuse.split(record)
 
     def _allocate(self, record: trace.Allocate) -> None:
@@ -192,6 +195,7 @@ class Judge:
             if self.case.scenario.features.caching:
                 check_cache_calls(self.case, state, record, told)
         self.admission.allocate(record, state)
+        self.asked.allocate(record, state)
 
     def _cache(self, record: trace.Cache) -> None:
         state, group = self.case.request(record.request), self._group(record.group)
@@ -272,12 +276,14 @@ class Judge:
         state.start_over()
         self.reuse.leave(record.request)
         self.progress.preempt(record.request)
+        self.asked.preempt(record.request)
 
     def _finish(self, record: trace.Finish) -> None:
         self.case.cover("abort" if record.reason == "aborted" else "finish")
         if self.holdings is not None:
             self.holdings.release(self.case.request(record.request))
         self.progress.finish(record.request)
+        self.asked.finish(record.request)
         self.reuse.leave(record.request)
         self.statistics.leave(record.request)
         self.forgetting.finish(record.request)
@@ -296,6 +302,7 @@ class Judge:
         check_limits(case, record, total)
         self.progress.check(record, total)
         self.admission.step(record)
+        self.asked.step(record)
         if self.holdings is not None:
             self.holdings.step(record)
         self.content.run_worker(record)
@@ -313,6 +320,7 @@ class Judge:
 
     def _output(self, record: trace.Output) -> None:
         self.admission.output(record)
+        self.asked.output(record)
         if self.holdings is not None:
             self.holdings.flush()
         for request, tokens in record.sampled:

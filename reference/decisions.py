@@ -30,6 +30,10 @@ class Decisions:
         """Whether a request that waits may be admitted at all."""
         return True
 
+    def adopts(self, hit: int) -> bool:
+        """Whether a request takes the hit that its lookup found."""
+        return True
+
     def counts_lookup(self, admitted: bool) -> bool:
         """Whether a lookup enters the statistics: when it is made, or when its request is ``admitted``."""
         return admitted

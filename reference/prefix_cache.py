@@ -45,6 +45,8 @@ class PrefixCache:
             hit, junction = self.decisions.hit_and_junction(self.shape, items, running.known, self._hashed(running))
         columns = [self._columns(running, number, hit) for number in range(len(groups))]
         self.listener.looked_up(running.request.name, running.known, hit, junction, columns)
+        if not self.decisions.adopts(hit):
+            return Found(0, junction, [[] for _ in groups])
         return Found(hit, junction, columns)
 
     def _presence(self, running: Running, group: int) -> lookup.Present:

@@ -363,7 +363,12 @@ RULES: dict[str, Rule] = {
             "V4",
             "A request that comes when all others have ended, and the cache was reset, is served as by a new engine.",
         ),
-        Rule("M1", "The chunk is the one that the reference's split gives.", conformance=True),
+        Rule(
+            "M1",
+            "The chunk is the one that the reference's split gives; without drafts it asks for all that is missing, up "
+            "to the threshold and to what is left of the step's budget.",
+            conformance=True,
+        ),
         Rule("M2", "The hit and the junction are the ones that the reference's lookup gives.", conformance=True),
         Rule(
             "M3",
@@ -378,8 +383,9 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "M5",
-            "A request gets blocks if and only if the free ones suffice, by the reference's count; who is preempted is "
-            "the running request that was admitted last, or under priorities the least urgent one.",
+            "A request takes the hit that its lookup found, and gets blocks if and only if the free ones suffice, by "
+            "the reference's count; who is preempted is the running request that was admitted last, or under "
+            "priorities the least urgent one.",
             conformance=True,
         ),
     )

@@ -354,6 +354,18 @@ class _LastBlockUnused(Decisions):
         return super().admits_by_blocks(whole, chunk, usable - (whole is not None), unwritten)
 
 
+@_plant("hit-thrown-away", "M5", "a request is admitted without the hit that its lookup found")
+class _HitThrownAway(Decisions):
+    def adopts(self, hit: int) -> bool:
+        return False
+
+
+@_plant("half-the-budget", "M1", "a step holds half of its budget")
+class _HalfTheBudget(Decisions):
+    def budget(self, budget: int) -> int:
+        return (budget + 1) // 2
+
+
 @_plant("copy-not-counted", "X2", "the block into which a hit or a state inside a block is copied is not counted")
 class _CopyNotCounted(Decisions):
     def counted(self, share: Share) -> Share:

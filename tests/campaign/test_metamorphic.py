@@ -119,6 +119,14 @@ def test_a_run_that_crashed_has_no_twin() -> None:
     assert run_twins(open_reference(), "V1", SIBLINGS, Run(lines)) is None
 
 
+def test_a_twin_that_crashed_before_a_request_came_has_nothing_to_compare() -> None:
+    lines = open_reference().run(SIBLINGS).lines
+    crash = [[trace.Crash("exception", "somewhere", "something")]]
+    twin_lines = [lines[0], *[trace.encoder.encode(records) for records in crash]]
+    sides = Sides(SIBLINGS, records_of(lines), SIBLINGS, records_of(twin_lines))
+    assert RELATIONS["V2"].compare(sides).number == 0
+
+
 # What is compared.
 
 

@@ -262,9 +262,9 @@ def test_the_matrix_marks_each_fault_under_its_rule(kvoracle: Kvoracle, monkeypa
     monkeypatch.setattr("fuzz.commands.selftest.controls", lambda: ["budget-plus-one", "junction-never-found"])
     lines = kvoracle("selftest", "--matrix").stdout.splitlines()
     assert [line.split() for line in lines if line.startswith((" ", "budget", "junction"))] == [
-        ["U1", "A3", "M2"],
-        ["budget-plus-one", ".", "X", "."],
-        ["junction-never-found", "X", ".", "+"],
+        ["U1", "A3", "M1", "M2"],
+        ["budget-plus-one", ".", "X", "+", "."],
+        ["junction-never-found", "X", ".", ".", "+"],
     ]
 
 

@@ -186,11 +186,18 @@ def test_a_trace_without_promises_has_no_promise_to_judge() -> None:
     assert verdict.judged["M5"] > 0
 
 
-def test_blocks_that_no_lookup_offered_are_followed_and_not_judged() -> None:
+def test_a_hit_that_no_lookup_offered_is_told_and_its_blocks_are_followed() -> None:
     header, records = recorded()
     for name in ("r0", "r1"):
         index = at(records, trace.Allocate, request=name)
         allocate = records[index]
         assert isinstance(allocate, trace.Allocate)
         replace(records, index, hit=allocate.hit + 1)
-    assert {finding.rule for finding in judged(header, records).findings} & {"M4", "M5", "X2"} == set()
+    told = [finding for finding in judged(header, records).findings if finding.rule in {"M4", "M5", "X2"}]
+    assert [(finding.rule, finding.request) for finding in told] == [("M5", "r0"), ("M5", "r1")]
+
+
+def test_blocks_without_any_lookup_are_followed_and_not_judged() -> None:
+    header, records = recorded()
+    blind = [record for record in records if not isinstance(record, trace.Lookup)]
+    assert {finding.rule for finding in judged(header, blind).findings} & {"M4", "M5", "X2"} == set()
