@@ -16,7 +16,7 @@ from spec.plan import all_claims
 
 DECIDED_BY = {
     "S": "Scheduler._mamba_block_aligned_split",
-    "M1": "Scheduler._mamba_block_aligned_split",
+    "M1": "Scheduler._mamba_block_aligned_split, Scheduler.schedule",
     "L": "KVCacheManager.get_computed_blocks",
     "M2": "KVCacheManager.get_computed_blocks",
     "R": "SingleTypeKVCacheManager.cache_blocks",
@@ -33,6 +33,7 @@ DECIDED_BY = {
 
 JUDGED_IN = {
     "oracle/check_split.py": ("S1", "S2", "S3", "S4", "M1"),
+    "oracle/check_asked.py": ("M1",),
     "oracle/check_course.py": ("S5", "S6", "S8"),
     "oracle/check_lookup.py": ("L1", "L3", "M2"),
     "oracle/check_longest.py": ("L2",),
