@@ -10,8 +10,9 @@ from oracle.check_step import Progress
 class Asked:
     """Follows the budget of the step that is planned, and what requests wait for from steps in flight.
 
-    ``left``: tokens of the step that nobody has; ``given``: those that each request has. ``pending``: by request, how
-    many steps in flight will bring it a token; ``steps``: by step, who samples in it, and at which stay.
+    ``left``: tokens of the step that nobody has; ``given``: those that each request has; ``refused``: those that one
+    asked for and did not get, and asks for again once another was preempted, whatever that gave back. ``pending``: by
+    request, how many steps in flight will bring it a token; ``steps``: by step, who samples in it, and at which stay.
 
     With drafts only a prefill is judged, and of a request that never was preempted: how many drafts it has to verify
     later is the draft model's, and releases pad a first chunk of one token, and that of a request that comes back.
@@ -26,6 +27,7 @@ class Asked:
         self.threshold = case.scenario.limits.long_prefill_threshold
         self.left = self.budget
         self.given: dict[str, int] = {}
+        self.refused: dict[str, int] = {}
         self.pending: dict[str, int] = {}
         self.steps: dict[int, list[tuple[str, int]]] = {}
 
@@ -40,7 +42,9 @@ class Asked:
             return
         if not self.case.setup.split:
             self._judge(state, "allocate", record.computed, record.tokens, state.known)
-        if record.granted:
+        if not record.granted:
+            self.refused[record.request] = record.tokens
+        else:
             self.left -= record.tokens
             self.given[record.request] = record.tokens
 
@@ -57,6 +61,7 @@ class Asked:
         """The step is planned; the next one has its whole budget."""
         self.left = self.budget
         self.given.clear()
+        self.refused.clear()
         if not self.judges:
             return
         sampling = [item.request for item in record.scheduled if item.samples]
@@ -78,7 +83,7 @@ class Asked:
             return
         if not self.case.judged("M1"):
             return
-        expected = min(missing, self._most(), self.left)
+        expected = self.refused.get(request, min(missing, self._most(), self.left))
         if asked != expected:
             self.case.report(
                 "M1",

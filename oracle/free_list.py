@@ -1,4 +1,4 @@
-"""M4: the order in which free blocks become evictable, folded from the pool's own calls."""
+"""M4: the order in which free blocks become evictable, folded from the pool's own calls, and when all may be reset."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ class FreeList:
             self.free[block] = None
         for block in reversed([block for block in blocks if block not in by_block]):
             self.free.move_to_end(block, last=False)
+
+    def reset(self, *, done: bool) -> None:
+        """The cache is to be emptied, which is done if and only if no block is in use."""
+        all_free = len(self.free) == self.case.scenario.geometry.blocks - 1
+        if self.case.judged("M4") and done != all_free:
+            self.case.report(
+                "M4",
+                "reset",
+                f"{'no block is' if all_free else 'blocks are'} in use when the prefix cache is to be reset",
+                expected="a reset that is done" if all_free else "one that is refused",
+                actual="done" if done else "refused",
+            )
 
     def compare(self, free: tuple[int, ...]) -> None:
         """The whole list as a snapshot shows it."""

@@ -289,6 +289,7 @@ class Judge:
         self.forgetting.finish(record.request)
 
     def _reset(self, record: trace.Reset) -> None:
+        self.ledger.free_list.reset(done=record.done)
         if record.done:
             self.case.cover("reset")
             self.case.index.clear()

@@ -62,6 +62,10 @@ class Decisions:
         """Whether a hit must wait for the next step: what it copies from is only written in this one."""
         return named_this_step
 
+    def resets(self, in_use: bool) -> bool:
+        """Whether the prefix cache is emptied on demand; ``in_use``: some block is."""
+        return not in_use
+
     # The tables.
 
     def admits_by_blocks(self, whole: int | None, chunk: int, usable: int, unwritten: bool) -> bool:

@@ -132,7 +132,7 @@ class Pool:
 
     def reset(self) -> bool:
         """Take all hashes off all blocks, if no block is in use; whether it was done."""
-        if any(self.references):
+        if not self.decisions.resets(any(self.references)):
             return False
         self.hashes.clear()
         self.holders.clear()

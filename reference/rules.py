@@ -378,7 +378,8 @@ RULES: dict[str, Rule] = {
         Rule(
             "M4",
             "A request takes, copies and gives back the blocks that the reference names, then and in that order; free "
-            "blocks are handed out in the order in which they were given back, those without a hash first.",
+            "blocks are handed out in the order in which they were given back, those without a hash first; the cache "
+            "is reset if and only if no block is in use.",
             conformance=True,
         ),
         Rule(

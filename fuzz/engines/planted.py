@@ -342,6 +342,12 @@ class _StatesKeptToTheEnd(Decisions):
         return [] if group.kind == "mamba" else super().gives_back(policy, group, held, computed)
 
 
+@_plant("reset-refused", "M4", "the prefix cache is never reset")
+class _ResetRefused(Decisions):
+    def resets(self, in_use: bool) -> bool:
+        return False
+
+
 @_plant("reservation-overlooked", "M5", "a request is admitted by the blocks of its first chunk alone")
 class _ReservationOverlooked(Decisions):
     def admits_by_blocks(self, whole: int | None, chunk: int, usable: int, unwritten: bool) -> bool:

@@ -201,3 +201,14 @@ def test_blocks_without_any_lookup_are_followed_and_not_judged() -> None:
     header, records = recorded()
     blind = [record for record in records if not isinstance(record, trace.Lookup)]
     assert {finding.rule for finding in judged(header, blind).findings} & {"M4", "M5", "X2"} == set()
+
+
+@pytest.mark.parametrize(("step", "done"), [(2, False), (40, True)], ids=["in-use", "idle"])
+def test_a_reset_is_done_if_no_block_is_in_use_and_only_then(step: int, done: bool) -> None:
+    scenario = msgspec.structs.replace(TAIL_AND_HIT, steps=(TAIL_AND_HIT.steps[0], Step(step, reset=True)))
+    header, records = recorded(scenario=scenario)
+    alone = [record for record in records if not isinstance(record, trace.Snapshot)]
+    index = at(alone, trace.Reset, done=done)
+    assert judged(header, alone).findings == []
+    replace(alone, index, done=not done)
+    assert ("M4", "reset") in {(finding.rule, finding.decision) for finding in judged(header, alone).findings}

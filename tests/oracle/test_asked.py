@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fuzz.engines.conforming import open_reference
 from oracle import trace
-from oracle.judge import judge_lines
+from oracle.judge import Judge, judge_lines
 from oracle.scenario import Features, Geometry, Group, Limits, Request, Scenario, Step
 from oracle.verdict import Verdict
 
@@ -58,3 +58,21 @@ def test_a_lone_request_heeds_the_threshold_or_not_as_its_release_does(release: 
     lines = recorded(FULL, release)
     assert judge_lines(lines, release, frozenset({"M1"})).findings == []
     assert [finding.request for finding in judge_lines(lines, other, frozenset({"M1"})).findings] == ["r0"]
+
+
+@pytest.mark.parametrize(("again", "found"), [(7, False), (8, True)])
+def test_who_preempts_another_asks_again_for_what_it_was_refused(again: int, found: bool) -> None:
+    """The one that goes had a token of this step, which is free then; releases do not count anew."""
+    header = trace.header_decoder.decode(recorded(replace(FULL, limits=Limits(budget=8, sequences=4)))[0])
+    judge = Judge(header, "0.33.0", frozenset({"M1"}))
+    judge.feed_all(
+        [
+            trace.Add("r0", ("a:1",), "r0", 1),
+            trace.Add("r1", ("b:12",), "r1", 12),
+            trace.Allocate("r0", 0, 1, 0, granted=True),
+            trace.Allocate("r1", 0, 7, 0, granted=False),
+            trace.Preempt("r0"),
+            trace.Allocate("r1", 0, again, 0, granted=True),
+        ]
+    )
+    assert bool(judge.close().findings) == found
