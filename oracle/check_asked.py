@@ -5,6 +5,7 @@ from __future__ import annotations
 from oracle import trace
 from oracle.case import Case, RequestState
 from oracle.check_step import Progress
+from reference.admission import tokens_most
 
 
 class Asked:
@@ -97,9 +98,6 @@ class Asked:
 
     def _most(self) -> int:
         """The most tokens of a step that one request gets."""
-        policy = self.case.policy
-        assert policy is not None
-        alone = len(self.progress.waiting) + len(self.progress.running) <= 1
-        if self.threshold == 0 or (alone and policy.lone_request_ignores_threshold):
-            return self.budget
-        return self.threshold
+        assert self.case.policy is not None
+        requests = len(self.progress.waiting) + len(self.progress.running)
+        return tokens_most(self.case.policy, self.budget, self.threshold, requests)

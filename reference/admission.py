@@ -50,6 +50,17 @@ class Share:
         )
 
 
+def tokens_most(policy: Policy, budget: int, threshold: int, requests: int) -> int:
+    """The most tokens that one of so many ``requests``, waiting ones included, may take from a step.
+
+    ``budget``: the tokens of the step; ``threshold``: those of one request (0: no such limit). Source:
+    ``Scheduler.schedule``, all releases.
+    """
+    if threshold == 0 or (requests <= 1 and policy.lone_request_ignores_threshold):
+        return budget
+    return threshold
+
+
 def attention_blocks(slots: int, block: int, share: Share, most: int | None = None) -> int:
     """Free blocks that an attention group uses up for ``slots`` token slots in all; ``most`` caps those it holds."""
     required = ceil_div(slots, block)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from reference.admission import tokens_most
 from reference.decisions import Decisions
 from reference.listener import Columns, Listener
 from reference.pool import Pool
@@ -112,11 +113,8 @@ class Scheduler:
 
     def _threshold(self) -> int:
         """The most tokens one request may take from this step."""
-        shape = self.shape
-        alone = len(self.running) + len(self.waiting) <= 1
-        if shape.long_prefill_threshold == 0 or (alone and shape.policy.lone_request_ignores_threshold):
-            return shape.budget
-        return shape.long_prefill_threshold
+        shape, requests = self.shape, len(self.running) + len(self.waiting)
+        return tokens_most(shape.policy, shape.budget, shape.long_prefill_threshold, requests)
 
     def _serve_running(self, budget: int, threshold: int) -> int:
         """Chunks for the running requests; gives what is left of the budget.
